@@ -2,11 +2,12 @@
 """Measures what thinking longer and wider gains: exact accuracy by segments and rollouts against FLOPs per puzzle.
 
     scripts/bench/think_curve.py --checkpoint runs/first --segments 8,16,32 --rollouts 1,4,16 --out runs/think
-    scripts/bench/think_curve.py --checkpoint runs/first --out runs/think eval.noise=0.2 eval.noisy_state=z_H
+    scripts/bench/think_curve.py --checkpoint runs/first --out runs/think2 eval.noise=0.2 eval.noisy_state=z_H
 
-Runs `hrm_train eval` for each pair and writes curve.json (all results) and curve.svg to --out, and a table to stdout. A line
-of the picture has one number of rollouts, chosen by eval.selector. `any` is the share that some rollout solves: the most that a
-selector can reach. What is finished is not run again. FLOPs are those of matrix products. Needs a build of hrm_train.
+Runs `hrm_train eval` for each pair and writes curve.json (all results) and curve.svg to --out, and a table to stdout. A
+line of the picture has one number of rollouts, chosen by eval.selector. `any` is the share that some rollout solves: the
+most that a selector can reach. What is finished is not run again. FLOPs are those of matrix products. Needs a build of
+hrm_train.
 """
 import html
 import json
@@ -29,9 +30,12 @@ def numbers(text):
 
 def evaluated(args, segments, rollouts):
     file = args.out / f"segments{segments}_rollouts{rollouts}.json"
+    # A single rollout has no noise and nothing to choose.
+    of_rollouts = ("eval.noise=", "eval.noisy_state=", "eval.selector=", "eval.residual_window=")
+    overrides = [o for o in args.overrides if rollouts > 1 or not o.startswith(of_rollouts)]
     if not file.exists():
         words = [args.binary, "eval", "--checkpoint", args.checkpoint, "--segments", segments, "--rollouts", rollouts,
-                 *(["--data", args.data] if args.data else []), "--json", file, *args.overrides]
+                 *(["--data", args.data] if args.data else []), "--json", file, *overrides]
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
         if done.returncode != 0:
             last = (done.stderr.strip() or "it said nothing").splitlines()[-1]
@@ -89,6 +93,10 @@ def main():
     args = parser.parse_args()
     args.binary = command.program(args.binary)
     args.out.mkdir(parents=True, exist_ok=True)
+    asked, kept = json.dumps([args.checkpoint, args.data, args.overrides]) + "\n", args.out / "asked.json"
+    if kept.exists() and kept.read_text(encoding="utf-8") != asked:
+        raise command.Failure(command.DATA, f"{args.out} holds results of another checkpoint, data or settings; give another --out")
+    kept.write_text(asked, encoding="utf-8")
     results = [evaluated(args, segments, rollouts) for rollouts in args.rollouts for segments in args.segments]
     (args.out / "curve.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     (args.out / "curve.svg").write_text(picture(results), encoding="utf-8")

@@ -27,7 +27,11 @@
 namespace hrm::commands {
 namespace {
 
-constexpr int64_t kRolloutRows = 256;  // that run at a time
+constexpr int64_t kRows = 256;  // that run at a time, if nothing else is asked for
+
+int64_t rollout_rows(const SolveOptions& options) {
+  return options.batch_size > 0 ? options.batch_size : kRows;
+}
 
 // One puzzle as text: what people type, and what the answer is printed as.
 struct Question {
@@ -219,15 +223,22 @@ class Solver {
  private:
   // Several rollouts of each puzzle, and the chosen answers.
   std::vector<Answer> wider(const std::vector<Question>& questions, const data::PuzzleBatch& batch) {
+    const config::EvalConfig& kept = loaded_.config.eval;
     if (!rollouts_) {
+      const auto state = options_.noisy_state.empty() ? kept.noisy_state
+                                                      : config::value_of_name<config::NoisyState>(options_.noisy_state);
+      require(state == config::NoisyState::z_H || loaded_.config.model.arch != config::PuzzleArch::transformer,
+              ExitCode::usage, "a model of arch transformer does not read z_L, so all rollouts would be equal; give ",
+              "--noisy-state z_H");
       fp8_.emplace(loaded_.model->fp8());
       rollouts_ = std::make_unique<tasks::RolloutEvaluator>(
           *loaded_.model,
-          tasks::RolloutOptions{.rows = std::min(kRolloutRows, batch.valid_rows * options_.rollouts),
+          tasks::RolloutOptions{.rows = std::min(rollout_rows(options_), batch.valid_rows * options_.rollouts),
                                 .rollouts = options_.rollouts,
                                 .segments = segments_,
-                                .noise = options_.noise,
-                                .noisy_state = config::value_of_name<config::NoisyState>(options_.noisy_state),
+                                .noise = options_.noise < 0 ? kept.noise : options_.noise,
+                                .noisy_state = state,
+                                .residual_window = kept.residual_window,
                                 .seed = static_cast<uint64_t>(loaded_.config.run.seed),
                                 .cuda_graphs = loaded_.config.runtime.cuda_graphs});
     }
@@ -235,10 +246,11 @@ class Solver {
     for (int64_t& number : numbers) number = solved_++;
     const tasks::RolloutEvaluator::Answers found = rollouts_->run(batch, numbers);
     const bool by_rules = options_.selector == "valid";
-    const at::Tensor chosen =
-        tasks::choose_rollouts(found, by_rules ? config::RolloutSelector::q
-                                               : config::value_of_name<config::RolloutSelector>(options_.selector))
-            .to(at::kCPU);
+    const auto selector = by_rules ? config::RolloutSelector::q
+                          : options_.selector.empty()
+                              ? kept.selector
+                              : config::value_of_name<config::RolloutSelector>(options_.selector);
+    const at::Tensor chosen = tasks::choose_rollouts(found, selector).to(at::kCPU);
     const at::Tensor tokens = found.tokens.to(at::kCPU, at::kLong).contiguous();
     const at::Tensor q_halt = found.q_halt.to(at::kCPU).contiguous();
     std::vector<Answer> answers;
@@ -371,7 +383,8 @@ int run_solve(const SolveOptions& options) {
       read_questions(in, origin, dims.seq_len, game->columns(), /*maze=*/game->geometry() == nullptr);
 
   Solver solver(loaded, *game, options);
-  const size_t batch = options.watch ? 1 : static_cast<size_t>(options.batch_size > 0 ? options.batch_size : 256);
+  const int64_t rows = options.batch_size > 0 ? options.batch_size : kRows;
+  const size_t batch = options.watch ? 1 : static_cast<size_t>(std::max<int64_t>(rows / options.rollouts, 1));
   int64_t valid = 0;
   for (size_t first = 0; first < questions.size(); first += batch) {
     const size_t count = std::min(batch, questions.size() - first);

@@ -114,6 +114,18 @@ TEST(RolloutSelector, ChoosesWhatItsNameSays) {
   EXPECT_EQ(chosen(RolloutSelector::majority), (Pair{2, 2})) << "rollouts 0 and 2, and 2 and 3, have one answer";
 }
 
+// Broken rollouts agree with each other and have settled, but none of them is chosen.
+TEST(RolloutSelector, NeverChoosesWhatIsNoNumber) {
+  const RolloutEvaluator::Answers answers{.tokens = at::tensor({0, 0, 0, 0, 0, 0, 1, 2}, at::kInt).view({1, 4, 2}),
+                                          .q_halt = at::tensor({NAN, NAN, NAN, -5.0f}).view({1, 4}),
+                                          .residual = at::tensor({NAN, 0.0f, NAN, 2.0f}).view({1, 4}),
+                                          .settled = at::tensor({9, 9, 9, 0}, at::kInt).view({1, 4})};
+  for (const auto selector :
+       {RolloutSelector::q, RolloutSelector::majority, RolloutSelector::residual, RolloutSelector::settled}) {
+    EXPECT_EQ(tasks::choose_rollouts(answers, selector).item<int64_t>(), 3) << config::name_of(selector);
+  }
+}
+
 // `eval` with rollouts: one that is the run without, bounds, and no effect of the batch size.
 TEST(RolloutEvaluation, ReportsEachSelector) {
   const auto evaluated = [](const std::vector<std::string>& more) {
@@ -172,6 +184,8 @@ TEST(PuzzleRules, KnowASolution) {
     EXPECT_FALSE(sudoku(question.data(), wrong.data())) << no_digit;
   }
 
+  data.kind = config::PuzzleFileKind::automatic;
+  EXPECT_FALSE(tasks::puzzle_rules(dims, data)) << "a Sudoku, or a maze";
   data.kind = config::PuzzleFileKind::maze;
   EXPECT_EQ(tasks::game_of(dims, data), tasks::PuzzleGame::maze);
   const tasks::PuzzleRules maze = tasks::puzzle_rules(dims, data);
@@ -183,6 +197,8 @@ TEST(PuzzleRules, KnowASolution) {
   const std::vector<int32_t> asked = tokens("S   ### G   ####");
   EXPECT_TRUE(maze(asked.data(), tokens("Sooo###oGooo####").data()));
   EXPECT_FALSE(maze(asked.data(), tokens("Soo ###oGooo####").data())) << "the path has a gap";
+
+  EXPECT_FALSE(maze(tokens("    ### G   ####").data(), tokens("oooo###oGooo####").data())) << "a maze without start";
 
   dims.vocab_size = 40;
   EXPECT_FALSE(tasks::puzzle_rules(dims, data)) << "not a game that is known";

@@ -47,17 +47,18 @@ struct SolveOptions {
   std::string input;       // file; empty or "-": stdin
   bool watch = false;      // draw the grid after each segment
   double watch_delay_seconds = 0.25;
-  int64_t segments = 0;             // 0: halt_max_steps of the model
-  bool early_halt = false;          // a puzzle stops when the model's own rule halts it; not with watch
-  int64_t rollouts = 1;             // of each puzzle, as eval.rollouts
-  double noise = 0.1;               // eval.noise
-  std::string noisy_state = "z_L";  // eval.noisy_state
-  std::string selector = "q";       // eval.selector, or valid: a valid answer where there is one, else by q
-  std::string weights = "auto";     // auto, raw, ema
-  std::string device = "auto";      // auto, cpu, cuda
-  int64_t batch_size = 0;           // 0: chosen by the program
-  int64_t puzzle_identifier = 0;    // row of the puzzle embedding
-  std::string format = "text";      // text, jsonl
+  int64_t segments = 0;     // 0: halt_max_steps of the model
+  bool early_halt = false;  // a puzzle stops when the model's own rule halts it; not with watch
+  int64_t rollouts = 1;     // of each puzzle, as eval.rollouts
+  double noise = -1;        // below 0: eval.noise of the run
+  std::string noisy_state;  // empty: eval.noisy_state of the run
+  // Empty: eval.selector of the run. valid: the valid answer with the largest Q value; if none is valid, as q.
+  std::string selector;
+  std::string weights = "auto";   // auto, raw, ema
+  std::string device = "auto";    // auto, cpu, cuda
+  int64_t batch_size = 0;         // 0: chosen by the program
+  int64_t puzzle_identifier = 0;  // row of the puzzle embedding
+  std::string format = "text";    // text, jsonl
 };
 int run_solve(const SolveOptions& options);
 

@@ -161,7 +161,8 @@ struct EvalConfig {
   static void describe(F&& f) {
     f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples",
       "rows of one evaluation batch. 0 = for puzzles up to 2048 on a GPU as memory allows, 256 on a CPU, half of that "
-      "with early_halt; for other tasks train.micro_batch_size, and 8 for 'hrm_train eval' of task polychromic");
+      "with early_halt; a rollout counts as a row; for other tasks train.micro_batch_size, and 8 for 'hrm_train eval' "
+      "of task polychromic");
     f("max_samples", &EvalConfig::max_samples, IntRange{0}, "samples",
       "evaluate this many test samples, spread evenly over the set; 0 = all");
     f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments",
@@ -177,7 +178,9 @@ struct EvalConfig {
       "standard deviation of the noise that rollouts add to their state before each segment", Tasks{"puzzle"},
       kSeveralRollouts);
     f("noisy_state", &EvalConfig::noisy_state, Choice<NoisyState>{}, "",
-      "the state that rollouts add noise to: z_L is overwritten by its first update, z_H is read by all of them",
+      "the state that rollouts add noise to: of z_L only the first update of a segment reads it, of z_H all updates of "
+      "the "
+      "first cycle; model.arch transformer reads z_H alone",
       Tasks{"puzzle"}, kSeveralRollouts);
     f("selector", &EvalConfig::selector, Choice<RolloutSelector>{}, "",
       "choose the rollout by: q = largest Q value; majority = most frequent answer; residual = smallest change of the "

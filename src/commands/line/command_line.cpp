@@ -125,29 +125,34 @@ void add_solve(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 65535));
   sub->add_flag("--early-halt", o->early_halt, "stop each puzzle when the model's own rule halts it")
       ->excludes("--watch");
-  sub->add_option("--rollouts", o->rollouts,
-                  "run each puzzle so often, all but once with noise, and choose one of the answers")
-      ->capture_default_str()
-      ->type_name("K")
-      ->check(CLI::Range(1, 32768))
-      ->excludes("--watch", "--early-halt");
-  sub->add_option("--noise", o->noise, "standard deviation of the noise that rollouts add to their state")
-      ->capture_default_str()
+  CLI::Option* rollouts = sub->add_option("--rollouts", o->rollouts,
+                                          "runs of each puzzle, all but the first with noise; one answer is chosen")
+                              ->capture_default_str()
+                              ->type_name("K")
+                              ->check(CLI::Range(1, 32768))
+                              ->excludes("--watch")
+                              ->excludes("--early-halt");
+  sub->add_option("--noise", o->noise,
+                  "standard deviation of the noise that rollouts add to their state (default: eval.noise of the run)")
       ->type_name("STD")
-      ->check(CLI::Range(0.0, 100.0));
-  sub->add_option("--noisy-state", o->noisy_state, "state that rollouts add noise to")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"z_L", "z_H"}));
+      ->check(CLI::Range(0.0, 100.0))
+      ->needs(rollouts);
+  sub->add_option("--noisy-state", o->noisy_state,
+                  "state that rollouts add noise to (default: eval.noisy_state of the run)")
+      ->check(CLI::IsMember({"z_L", "z_H"}))
+      ->needs(rollouts);
   sub->add_option("--selector", o->selector,
-                  "choose by: largest Q value, most frequent answer, smallest change in the last segments, answer "
-                  "unchanged for longest, none (the run without noise), or an answer that obeys the rules")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"q", "majority", "residual", "settled", "first", "valid"}));
+                  "choose by: q = largest Q value; majority = most frequent answer; residual = smallest change in the "
+                  "last segments; settled = answer unchanged for longest; first = the run without noise; valid = an "
+                  "answer that obeys the rules (default: eval.selector of the run)")
+      ->check(CLI::IsMember({"q", "majority", "residual", "settled", "first", "valid"}))
+      ->needs(rollouts);
   sub->add_option("--weights", o->weights, "which weights to use; auto = the EMA if there is one")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
   add_device(*sub, o->device);
-  sub->add_option("--batch-size", o->batch_size, "puzzles solved at once (default: chosen by the program)")
+  sub->add_option("--batch-size", o->batch_size,
+                  "puzzles solved at once, or rollouts with --rollouts (default: chosen by the program)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
   sub->add_option("--puzzle-identifier", o->puzzle_identifier, "row of the puzzle embedding to use")

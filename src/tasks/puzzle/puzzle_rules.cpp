@@ -51,10 +51,12 @@ PuzzleGame game_of(const models::PuzzleModelDims& dims, const config::DataConfig
 PuzzleRules puzzle_rules(const models::PuzzleModelDims& dims, const config::DataConfig& data) {
   const int64_t cells = dims.seq_len, vocabulary = dims.vocab_size;
   const PuzzleGame game = game_of(dims, data);
+  // A Sudoku of 4x4 has as many tokens as a maze.
+  if (game == PuzzleGame::maze && data.kind != config::PuzzleFileKind::maze && cells == 16) return {};
   if (game == PuzzleGame::maze) {
     return [cells](const int32_t* question, const int32_t* answer) {
       const auto asked = maze_of(question, cells), found = maze_of(answer, cells);
-      return asked && found && data::check_maze_answer(*asked, *found).valid;
+      return asked && found && data::find_maze_fault(*asked).empty() && data::check_maze_answer(*asked, *found).valid;
     };
   }
   const auto geometry = game == PuzzleGame::sudoku ? geometry_of(cells, data) : std::nullopt;

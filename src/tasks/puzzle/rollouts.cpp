@@ -68,11 +68,11 @@ void RolloutEvaluator::segment(int64_t rows) {
   const at::Tensor same = tokens.eq(part(tokens_)).all(-1).logical_and(later);
   part(settled_).copy_((part(settled_) + 1) * same);
   const at::Tensor change =
-      at::linalg_vector_norm(out.logits.to(at::kFloat) - part(logits_).to(at::kFloat), 2, at::IntArrayRef{-1})
-          .mean(-1) *
-      later;
+      at::linalg_vector_norm(out.logits.to(at::kFloat) - part(logits_).to(at::kFloat), 2, at::IntArrayRef{-1}).mean(-1);
+  // Not a product: what stood there may be NaN.
   changes_.narrow(1, 0, rows)
-      .index_copy_(0, segment_.remainder(options_.residual_window).view({1}), change.unsqueeze(0));
+      .index_copy_(0, segment_.remainder(options_.residual_window).view({1}),
+                   at::where(later, change, at::zeros_like(change)).unsqueeze(0));
   part(logits_).copy_(out.logits);
   part(tokens_).copy_(tokens);
   part(q_halt_).copy_(out.q_halt);
@@ -96,9 +96,11 @@ RolloutEvaluator::Answers RolloutEvaluator::run(const data::PuzzleBatch& batch, 
     require(example >= 0 && example < kMostExamples, ExitCode::unexpected, "the puzzle number ", example);
     for (int64_t k = 0; k < K; ++k) keys.push_back(k == 0 ? kWithoutNoise : example * kMostRollouts + k);
   }
-  const at::Tensor all_keys = at::tensor(keys, at::kLong).to(device);
-  const at::Tensor inputs = batch.inputs.narrow(0, 0, N).to(device),
-                   identifiers = batch.puzzle_identifiers.narrow(0, 0, N).to(device);
+  const auto on_device = [&](const at::Tensor& t) { return t.to(device, t.scalar_type(), /*non_blocking=*/true); };
+  const at::Tensor host_keys = at::tensor(keys, at::kLong);
+  const at::Tensor all_keys = on_device(device.is_cuda() ? host_keys.pin_memory() : host_keys);
+  const at::Tensor inputs = on_device(batch.inputs.narrow(0, 0, N)),
+                   identifiers = on_device(batch.puzzle_identifiers.narrow(0, 0, N));
   const at::Tensor puzzle = at::arange(N * K, all_keys.options()).floor_divide(K);
   const auto ints = inputs.options().dtype(at::kInt);
   Answers answers{.tokens = at::empty({N * K, inputs_.size(1)}, ints),
@@ -106,8 +108,10 @@ RolloutEvaluator::Answers RolloutEvaluator::run(const data::PuzzleBatch& batch, 
                   .residual = at::empty({N * K}, q_halt_.options()),
                   .settled = at::empty({N * K}, ints)};
   const int64_t counted = std::clamp<int64_t>(options_.segments - 1, 1, options_.residual_window);
-  for (int64_t first = 0; first < N * K; first += options_.rows) {
-    const int64_t rows = std::min(options_.rows, N * K - first);
+  // In equal parts, so that few shapes are captured and none is nearly empty.
+  const int64_t parts = (N * K + options_.rows - 1) / options_.rows, most = (N * K + parts - 1) / parts;
+  for (int64_t first = 0; first < N * K; first += most) {
+    const int64_t rows = std::min(most, N * K - first);
     const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, rows); };
     const at::Tensor which = puzzle.narrow(0, first, rows);
     part(inputs_).copy_(inputs.index_select(0, which));
@@ -133,15 +137,18 @@ RolloutEvaluator::Answers RolloutEvaluator::run(const data::PuzzleBatch& batch, 
 
 namespace {
 
-// How many of a puzzle's rollouts have the same answer, (N, K). Answers are compared by a hash of 63 bits, for all
-// pairs of all cells are many.
+// How many of a puzzle's rollouts have the same answer, (N, K). Answers are compared by a hash of 64 bits, for all
+// pairs of all cells are many. Equal hashes stand together when sorted.
 at::Tensor agreement(const at::Tensor& tokens) {
   at::Tensor hash = at::zeros(tokens.sizes().slice(0, 2), tokens.options().dtype(at::kLong));
   for (const at::Tensor& column : tokens.unbind(-1)) {
     hash = (hash + column + 1) * int64_t{0x2545F4914F6CDD1D};  // wraps around; odd, so nothing is lost
     hash = hash.bitwise_xor(hash.bitwise_right_shift(29));
   }
-  return hash.unsqueeze(2).eq(hash.unsqueeze(1)).sum(2);
+  const auto [sorted, order] = hash.sort(1);
+  const at::Tensor first = at::searchsorted(sorted, sorted, /*out_int32=*/false, /*right=*/false),
+                   behind = at::searchsorted(sorted, sorted, /*out_int32=*/false, /*right=*/true);
+  return at::empty_like(hash).scatter_(1, order, behind - first);
 }
 
 }  // namespace
@@ -149,8 +156,11 @@ at::Tensor agreement(const at::Tensor& tokens) {
 at::Tensor choose_rollouts(const RolloutEvaluator::Answers& answers, config::RolloutSelector selector) {
   const at::NoGradGuard no_grad;
   constexpr double kWorst = -std::numeric_limits<double>::infinity();
-  const auto best = [&](const at::Tensor& score) { return score.nan_to_num(kWorst).argmax(1); };
   const at::Tensor q = answers.q_halt.to(at::kDouble);
+  // A rollout whose Q value is no number has none in its logits: it would agree with others of its kind.
+  const auto best = [&](const at::Tensor& score) {
+    return score.masked_fill(score.isnan().logical_or(q.isnan()), kWorst).argmax(1);
+  };
   const at::Tensor share = q.sigmoid().nan_to_num(0) * 0.999;  // below 1: decides between whole numbers that are equal
   switch (selector) {
     case config::RolloutSelector::residual:

@@ -105,6 +105,10 @@ void check_puzzle(const Checker& check) {
   check_data(check, c.data);
   check_model(check, c.model);
   check_recursions(check, c);
+  check.require(
+      c.eval.rollouts == 1 || c.model.arch != PuzzleArch::transformer || c.eval.noisy_state == NoisyState::z_H,
+      check.at("eval.noisy_state"), " is not read by ", check.at("model.arch"),
+      ", so all rollouts would be equal; set eval.noisy_state to z_H");
   check.require(c.eval.rollouts == 1 || !c.eval.early_halt, check.at("eval.early_halt"),
                 " stops puzzles one by one, but ", check.at("eval.rollouts"),
                 " compare answers after the same segments; set eval.early_halt to false");
