@@ -131,8 +131,8 @@ class Smoke:
     def solve(self):
         questions = self.entry["solve"].replace("{work}", str(self.work)).replace("{root}", str(ROOT))
         plain = []
-        for flags in ([], ["--early-halt"], ["--rollouts", "3", "--selector", "valid"],
-                      ["--rollouts", "3", "--selector", "first"]):
+        rollouts = ["--rollouts", "3", "--noisy-state", "z_H", "--selector"]  # the plain Transformer has no z_L
+        for flags in ([], ["--early-halt"], [*rollouts, "valid"], [*rollouts, "first"]):
             answers = self.call("solve", "--checkpoint", str(self.run), "--format", "jsonl", *flags,
                                 stdin=pathlib.Path(questions).read_text()).splitlines()
             first = json.loads(answers[0]) if answers else {}
