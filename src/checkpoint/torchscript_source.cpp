@@ -137,7 +137,7 @@ def embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
     x = torch.cat([puzzle.view([-1, )",
                   P, ", ", D, "]), x], 1)\n");
   }
-  const double scale = std::sqrt(static_cast<double>(D));
+  const double scale = config.embed_scale * std::sqrt(static_cast<double>(D));
   if (config.pos_encodings == config::PositionEncoding::learned) {
     source += cat("    x = (x + self.embed_pos.embedding_weight) * ", literal(scale / std::numbers::sqrt2), "\n");
   } else {
@@ -157,16 +157,22 @@ def forward(self, inputs: Tensor, puzzle_identifiers: Tensor, segments: int) -> 
     source += cat("    for _s in range(segments):\n        z_H = self.L_level.forward(z_H, x", tables, ")\n");
   } else {
     const char* high = config.facts().h_module ? "H_level" : "L_level";
+    const auto damped = [&](const std::string& z) {
+      return config.damping == 0 ? std::string("u")
+                                 : cat("u * ", literal(1 - config.damping), " + ", z, " * ", literal(config.damping));
+    };
     source += cat(R"(    z_L = self.L_init.expand(x.size())
     for _s in range(segments):
         for _h in range()",
                   config.H_cycles, R"():
             for _l in range()",
                   config.L_cycles, R"():
-                z_L = self.L_level.forward(z_L, z_H + x)",
+                u = self.L_level.forward(z_L, z_H + x)",
                   tables, R"()
-            z_H = self.)",
-                  high, ".forward(z_H, z_L", tables, ")\n");
+                z_L = )",
+                  damped("z_L"), R"(
+            u = self.)",
+                  high, ".forward(z_H, z_L", tables, ")\n            z_H = ", damped("z_H"), "\n");
   }
   source += cat(R"(    logits = torch.narrow(self.lm_head.forward(z_H), 1, )", P, R"(, inputs.size(1))
     q = self.q_head.forward(torch.select(z_H, 1, 0))

@@ -214,10 +214,13 @@ class Solver {
     if (!evaluator_) {
       fp8_.emplace(loaded_.model->fp8());
       evaluator_ = std::make_unique<tasks::PuzzleEvaluator>(
-          *loaded_.model,
-          tasks::PuzzleEvaluatorOptions{rows, segments_, options_.early_halt, loaded_.config.runtime.cuda_graphs});
+          *loaded_.model, tasks::PuzzleEvaluatorOptions{.batch_size = rows,
+                                                        .segments = segments_,
+                                                        .early_halt = options_.early_halt,
+                                                        .cuda_graphs = loaded_.config.runtime.cuda_graphs,
+                                                        .seed = static_cast<uint64_t>(loaded_.config.run.seed)});
     }
-    return read(questions, evaluator_->run(batch));
+    return read(questions, evaluator_->run(batch, next_numbers(questions.size())));
   }
 
  private:
@@ -242,9 +245,7 @@ class Solver {
                                 .seed = static_cast<uint64_t>(loaded_.config.run.seed),
                                 .cuda_graphs = loaded_.config.runtime.cuda_graphs});
     }
-    std::vector<int64_t> numbers(questions.size());
-    for (int64_t& number : numbers) number = solved_++;
-    const tasks::RolloutEvaluator::Answers found = rollouts_->run(batch, numbers);
+    const tasks::RolloutEvaluator::Answers found = rollouts_->run(batch, next_numbers(questions.size()));
     const bool by_rules = options_.selector == "valid";
     const auto selector = by_rules ? config::RolloutSelector::q
                           : options_.selector.empty()
@@ -272,6 +273,12 @@ class Solver {
                          std::count(texts.begin(), texts.end(), texts[best])});
     }
     return answers;
+  }
+
+  std::vector<int64_t> next_numbers(size_t count) {
+    std::vector<int64_t> numbers(count);
+    for (int64_t& number : numbers) number = solved_++;
+    return numbers;
   }
 
   // All segments of one batch, each shown.

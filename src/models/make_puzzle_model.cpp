@@ -17,6 +17,10 @@ void check_arch(const config::ModelConfig& c) {
     require(c.H_cycles == 1 && c.L_cycles == 1, ExitCode::usage, "model.arch=", c.arch,
             " makes one pass per segment, but model.H_cycles is ", c.H_cycles, " and model.L_cycles ", c.L_cycles,
             "; set both to 1");
+    require(c.damping == 0 && c.path_noise == 0, ExitCode::usage, "model.arch=", c.arch,
+            " has no recursion that model.damping or model.path_noise could act on; leave both 0");
+    require(!c.depth_curriculum, ExitCode::usage, "model.arch=", c.arch,
+            " has no cycles that model.depth_curriculum could cut; leave it false");
   }
   if (c.mlp_t) {
     require(c.pos_encodings != config::PositionEncoding::rope, ExitCode::usage,

@@ -5,13 +5,20 @@
 #include <cmath>
 #include <numbers>
 
+#include "hrm/base/error.h"
 #include "hrm/nn/init.h"
 #include "hrm/ops/backend.h"
+#include "hrm/ops/damped_update.h"
 #include "hrm/ops/embed.h"
 #include "hrm/ops/linear.h"
+#include "hrm/ops/start_state.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::models {
 namespace {
+
+// Draws of a row that one key tells apart: the updates of all its segments.
+constexpr int64_t kDrawsPerKey = 1 << 16;
 
 // Holds the buffer `weights`, so that its full name is the official puzzle_emb.weights.
 struct PuzzleEmbedding : torch::nn::Module {
@@ -128,7 +135,7 @@ void PuzzleNetwork::initialise(uint64_t seed, at::ScalarType compute_dtype) {
 at::Tensor PuzzleNetwork::embed_inputs(const at::Tensor& inputs, const at::Tensor& puzzle_rows) const {
   const at::ScalarType dtype = parameters_.compute_dtype();
   const int64_t P = dims_.puzzle_emb_len;
-  const double scale = std::sqrt(static_cast<double>(config_.hidden_size));
+  const double scale = config_.embed_scale * std::sqrt(static_cast<double>(config_.hidden_size));
   const auto embed = [&](double factor) {
     return ops::embed(inputs, embed_tokens_->weight(), P > 0 ? std::optional(puzzle_rows) : std::nullopt, P, factor,
                       dtype);
@@ -163,9 +170,59 @@ at::Tensor PuzzleNetwork::read_q(const at::Tensor& first) const {
   return q_head_->forward(first).to(at::kFloat);
 }
 
-at::Tensor PuzzleModel::q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) {
+at::Tensor PuzzleNetwork::update(const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection,
+                                 const SegmentDraws& draws, int64_t& number) const {
+  const at::Tensor updated = module.forward(z, injection);
+  return settles() ? damped(updated, z, draws, number++) : updated;
+}
+
+at::Tensor PuzzleNetwork::recur(const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection,
+                                const SegmentDraws& draws, int64_t& number, int64_t times) const {
+  if (!settles()) return module.recur(z, injection, times);
+  at::Tensor out = z;
+  for (int64_t i = 0; i < times; ++i) out = damped(module.recur(out, injection), out, draws, number++);
+  return out;
+}
+
+bool PuzzleNetwork::settles() const {
+  return config_.damping > 0 || config_.path_noise > 0;
+}
+
+at::Tensor PuzzleNetwork::damped(const at::Tensor& updated, const at::Tensor& z, const SegmentDraws& draws,
+                                 int64_t number) const {
+  if (draws.given.defined()) {
+    return ops::damped_update(updated, z.contiguous(), std::nullopt, number, config_.damping, 0, 0) +
+           config_.path_noise * draws.given.select(0, number);
+  }
+  return ops::damped_update(updated, z.contiguous(), ops::optional_tensor(draws.first), number, config_.damping,
+                            config_.path_noise, static_cast<int64_t>(draws.seed));
+}
+
+void PuzzleModel::start_rows(const Carry& carry, const at::Tensor& fresh, const at::Tensor& keys, uint64_t seed) const {
   const at::NoGradGuard no_grad;
-  const SegmentOutput out = segment(carry, inputs, puzzle_rows);
+  if (config_.start_std > 0) {
+    require(keys.defined(), ExitCode::unexpected, "a model with random starts was given no keys");
+    const at::Tensor draws = keys * kDrawsPerKey;
+    ops::start_state_(carry.z_H, fresh, draws, 0, config_.start_std, static_cast<int64_t>(seed));
+    ops::start_state_(carry.z_L, fresh, draws, 1, config_.start_std, static_cast<int64_t>(seed));
+    return;
+  }
+  const at::Tensor rows = fresh.view({-1, 1, 1});
+  carry.z_H.copy_(at::where(rows, H_init_.to(carry.z_H.scalar_type()), carry.z_H));
+  carry.z_L.copy_(at::where(rows, L_init_.to(carry.z_L.scalar_type()), carry.z_L));
+}
+
+SegmentDraws PuzzleModel::draws_of_segment(const at::Tensor& keys, const at::Tensor& segments, uint64_t seed) const {
+  if (!config_.draws()) return {};
+  require(keys.defined(), ExitCode::unexpected, "a model with noise was given no keys");
+  const int64_t updates = config_.H_cycles * (config_.L_cycles + 1);
+  return {.first = keys * kDrawsPerKey + segments * updates, .seed = seed};
+}
+
+at::Tensor PuzzleModel::q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows,
+                                 const SegmentDraws& draws) {
+  const at::NoGradGuard no_grad;
+  const SegmentOutput out = segment(carry, inputs, puzzle_rows, draws);
   return out.q.defined() ? out.q : at::stack({out.q_halt, out.q_continue}, 1);
 }
 

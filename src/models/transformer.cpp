@@ -7,7 +7,8 @@ Transformer::Transformer(const config::ModelConfig& config, const PuzzleModelDim
   L_level_ = make_level("L_level", config.L_layers);
 }
 
-SegmentOutput Transformer::segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) {
+SegmentOutput Transformer::segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows,
+                                   const SegmentDraws&) {
   return read_out(L_level_->forward(carry.z_H, embed_inputs(inputs, puzzle_rows)), carry.z_L);
 }
 

@@ -80,9 +80,10 @@ void act_end(ActState& state, const models::SegmentOutput& output, const HaltDra
                  .no_continue = config.no_ACT_continue});
 }
 
-at::Tensor target_q_continue(models::PuzzleModel& model, const ActState& state, const at::Tensor& puzzle_rows) {
+at::Tensor target_q_continue(models::PuzzleModel& model, const ActState& state, const at::Tensor& puzzle_rows,
+                             const models::SegmentDraws& draws) {
   const at::NoGradGuard no_grad;
-  return ops::act_q_target(model.q_values(state.carry, state.inputs, puzzle_rows), state.steps,
+  return ops::act_q_target(model.q_values(state.carry, state.inputs, puzzle_rows, draws), state.steps,
                            model.config().halt_max_steps);
 }
 
@@ -116,13 +117,20 @@ at::Tensor make_puzzle_rows(models::PuzzleModel& model, int64_t slots) {
 }
 
 TrainSegment act_train_segment(models::PuzzleModel& model, ActState& state, at::Tensor& puzzle_rows,
-                               const HaltDraws& draws, const config::ObjectiveConfig& objective) {
+                               const HaltDraws& draws, const config::ObjectiveConfig& objective,
+                               const StateKeys& keys) {
+  const auto draws_of = [&](int64_t number) -> models::SegmentDraws {
+    if (!model.config().draws()) return {};
+    const auto longs = at::device(state.steps.device()).dtype(at::kLong);
+    return model.draws_of_segment(keys.keys, at::full({}, number, longs), keys.seed);
+  };
+  if (model.config().start_std > 0) model.start_rows(state.carry, state.steps.eq(0), keys.keys, keys.seed);
   if (puzzle_rows.defined()) {
     const at::NoGradGuard no_grad;
     at::index_select_out(puzzle_rows, model.puzzle_embedding(), 0, state.puzzle_identifiers);
   }
   TrainSegment segment;
-  segment.output = model.segment(state.carry, state.inputs, puzzle_rows);
+  segment.output = model.segment(state.carry, state.inputs, puzzle_rows, draws_of(0));
   act_end(state, segment.output, draws, /*training=*/true, model.config());
   {
     // Give up a sample whose state is not finite; otherwise it spoils the gradients of all its remaining segments.
@@ -131,7 +139,7 @@ TrainSegment act_train_segment(models::PuzzleModel& model, ActState& state, at::
   }
   // With one segment there is nothing to continue, so the official code computes no target.
   if (!model.config().no_ACT_continue && model.config().halt_max_steps > 1) {
-    segment.target_q_continue = target_q_continue(model, state, puzzle_rows);
+    segment.target_q_continue = target_q_continue(model, state, puzzle_rows, draws_of(1));
   }
   segment.loss = act_loss(segment.output, state, segment.target_q_continue, objective);
   return segment;
@@ -144,10 +152,16 @@ Evaluation act_evaluate(models::PuzzleModel& model, const data::PuzzleBatch& bat
   Evaluation result{.output = {}, .state = make_act_state(model, batch.inputs.size(0))};
   ActState& state = result.state;
   act_begin(state, batch, model.H_init(), model.L_init());
-  at::Tensor rows;
+  at::Tensor rows, keys;
+  if (model.needs_keys()) keys = at::arange(state.size(), state.steps.options().dtype(at::kLong)) * kKeysPerExample;
+  if (model.config().start_std > 0) model.start_rows(state.carry, state.halted, keys, /*seed=*/0);
   if (model.dims().puzzle_emb_ndim > 0) rows = model.puzzle_embedding().index_select(0, state.puzzle_identifiers);
   for (int64_t segment = 1; segment <= segments; ++segment) {
-    result.output = model.segment(state.carry, state.inputs, rows);
+    models::SegmentDraws draws;
+    if (model.config().draws()) {
+      draws = model.draws_of_segment(keys, at::full({}, segment - 1, keys.options()), /*seed=*/0);
+    }
+    result.output = model.segment(state.carry, state.inputs, rows, draws);
     state.carry = result.output.carry;
     if (on_segment) on_segment(segment, result.output);
   }

@@ -4,7 +4,9 @@
 
 #include <cmath>
 
+#include "hrm/base/error.h"
 #include "hrm/models/puzzle_network.h"
+#include "hrm/ops/damped_update.h"
 
 namespace hrm::models {
 namespace {
@@ -29,6 +31,11 @@ data::PuzzleMeta meta(int64_t seq_len = 9) {
 
 std::shared_ptr<PuzzleModel> build(const config::ModelConfig& c, uint64_t seed = 0, at::ScalarType type = at::kFloat) {
   return make_puzzle_model(c, resolve_dims(c, meta()), seed, at::kCPU, type);
+}
+
+template <class Child>
+std::shared_ptr<Child> child(const torch::nn::Module& module, const std::string& name) {
+  return std::dynamic_pointer_cast<Child>(module.named_modules()[name]);
 }
 
 struct Inputs {
@@ -64,6 +71,73 @@ TEST(Models, QValuesAreThoseOfASegment) {
     EXPECT_GT((q[0] - q[1]).abs().max().item<double>(), 1e-3) << arch << ": all the same";
     EXPECT_TRUE(at::allclose(q, of_segment, 1e-5, 1e-5)) << arch << q << of_segment;
   }
+}
+
+// Damped updates with noise, put together from the modules; TRM differentiates the last cycle, so that the gradient is
+// that of the written-out sum.
+TEST(Models, SettlingUpdates) {
+  for (const char* arch : {"trm", "hrm"}) {
+    config::ModelConfig c = small_config(arch);
+    c.H_cycles = 2;
+    c.L_cycles = 2;
+    c.damping = 0.25;
+    c.path_noise = 0.5;
+    const auto model = build(c);
+    const Inputs in = inputs_for(*model);
+    const at::Tensor keys = at::tensor({5, 6, 1 << 20}, at::kLong);
+    const SegmentDraws draws = model->draws_of_segment(keys, at::full({}, 3, at::kLong), /*seed=*/9);
+    const SegmentOutput got = model->segment(in.carry, in.tokens, in.rows, draws);
+
+    const auto low = child<nn::ReasoningModule>(*model, "L_level");
+    const auto high = arch == std::string("hrm") ? child<nn::ReasoningModule>(*model, "H_level") : low;
+    const at::Tensor x = dynamic_cast<PuzzleNetwork&>(*model).embed_inputs(in.tokens, in.rows);
+    at::Tensor z_H = in.carry.z_H, z_L = in.carry.z_L;
+    int64_t number = 3 * 2 * 3;  // three segments of two cycles of three updates
+    const auto move = [&](const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection) {
+      const at::Tensor noise =
+          ops::damped_update(at::zeros_like(z), at::zeros_like(z), keys * (1 << 16), number++, 0, 0.5, 9);
+      return module.forward(z, injection) * 0.75 + z * 0.25 + noise;
+    };
+    for (int64_t h = 0; h < 2; ++h) {
+      for (int64_t l = 0; l < 2; ++l) z_L = move(*low, z_L, z_H + x);
+      z_H = move(*high, z_H, z_L);
+    }
+    EXPECT_TRUE(at::allclose(got.carry.z_H, z_H, 1e-4, 1e-5)) << arch;
+    EXPECT_TRUE(at::allclose(got.carry.z_L, z_L, 1e-4, 1e-5)) << arch;
+    EXPECT_FALSE(at::allclose(
+        model->segment(in.carry, in.tokens, in.rows, model->draws_of_segment(keys, at::full({}, 4, at::kLong), 9))
+            .carry.z_H,
+        z_H, 1e-2, 1e-2))
+        << arch << ": another segment";
+  }
+}
+
+TEST(Models, RandomStarts) {
+  config::ModelConfig c = small_config("trm");
+  c.start_std = 2;
+  const auto model = build(c);
+  const Inputs in = inputs_for(*model, 4);
+  const Carry carry{in.carry.z_H.clone(), in.carry.z_L.clone()};
+  const at::Tensor keys = at::tensor({7, 8, 9, 7}, at::kLong), fresh = at::tensor({1, 0, 1, 1}, at::kInt).to(at::kBool);
+  model->start_rows(carry, fresh, keys, /*seed=*/1);
+  for (const auto& [now, before] : {std::pair{carry.z_H, in.carry.z_H}, std::pair{carry.z_L, in.carry.z_L}}) {
+    EXPECT_TRUE(now[1].equal(before[1])) << "a row that goes on";
+    EXPECT_TRUE(now[0].equal(now[3])) << "one key";
+    EXPECT_GT((now[0] - now[2]).abs().max().item<double>(), 0.1) << "other keys";
+    EXPECT_NEAR(now[2].std().item<double>(), 2, 0.4);
+  }
+  EXPECT_GT((carry.z_H[0] - carry.z_L[0]).abs().max().item<double>(), 0.1);
+  EXPECT_THROW(model->start_rows(carry, fresh, {}, 1), Error);
+}
+
+TEST(Models, InputsAreScaled) {
+  config::ModelConfig c = small_config("trm");
+  const Inputs in = inputs_for(*build(c));
+  const auto plain = build(c);
+  const at::Tensor want = dynamic_cast<PuzzleNetwork&>(*plain).embed_inputs(in.tokens, in.rows) * 3;
+  c.embed_scale = 3;
+  const auto scaled = build(c);
+  EXPECT_TRUE(at::allclose(dynamic_cast<PuzzleNetwork&>(*scaled).embed_inputs(in.tokens, in.rows), want));
 }
 
 // With one cycle nothing of a segment is a recursion, but the pass for the Q target is not differentiated as a whole.

@@ -2,6 +2,7 @@
 
 #include "evaluation_cases.h"
 #include "hrm/runtime/profiler.h"
+#include "hrm/tasks/rollouts.h"
 
 namespace hrm {
 namespace {
@@ -17,6 +18,7 @@ TEST(EvaluationGpu, AllSegmentsForAll) {
 TEST(EvaluationGpu, EarlyHaltStopsEachRowByTheModelsRule) {
   HRM_NEEDS_GPU();
   testing::check_answers(at::kCUDA, /*early_halt=*/true, {});
+  testing::check_answers(at::kCUDA, /*early_halt=*/true, {"model.start_std=1", "model.path_noise=0.1"});
   testing::check_answers(
       at::kCUDA, /*early_halt=*/true,
       {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4"});
@@ -26,17 +28,29 @@ TEST(EvaluationGpu, EarlyHaltStopsEachRowByTheModelsRule) {
 TEST(EvaluationGpu, GraphEqualsEager) {
   HRM_NEEDS_GPU();
   const std::string cache = "ops.gemm_cache=" + testing::fresh_folder("cache").string();
-  for (const char* early : {"eval.early_halt=false", "eval.early_halt=true"}) {
+  // With rollouts the last part of a batch, and the last batch, are smaller.
+  for (const std::vector<std::string>& form :
+       {std::vector<std::string>{"eval.early_halt=false"},
+        {"eval.early_halt=true"},
+        {"eval.rollouts=7", "eval.max_samples=300", "eval.batch_size=333"},
+        {"eval.rollouts=7", "eval.max_samples=300", "eval.batch_size=333", "eval.noisy_state=z_H", "model.start_std=1",
+         "model.path_noise=0.1", "model.damping=0.1"}}) {
     tasks::NamedValues first;
     for (const char* graphs : {"runtime.cuda_graphs=false", "runtime.cuda_graphs=true"}) {
-      testing::SmallRun run(testing::fresh_folder("runs"),
-                            {"runtime.device=cuda", "eval.max_samples=2000", "eval.batch_size=500",
-                             "model.halt_max_steps=16", "model.hidden_size=128", cache, early, graphs});
+      std::vector<std::string> overrides{"runtime.device=cuda",
+                                         "eval.max_samples=2000",
+                                         "eval.batch_size=500",
+                                         "model.halt_max_steps=16",
+                                         "model.hidden_size=128",
+                                         cache,
+                                         graphs};
+      overrides.insert(overrides.end(), form.begin(), form.end());
+      testing::SmallRun run(testing::fresh_folder("runs"), overrides);
       testing::make_q_values_differ(run);
       const tasks::NamedValues got = run.task.evaluate([](const tasks::EvalProgress&) {});
       if (first.empty()) first = got;
       ASSERT_EQ(got.size(), first.size());
-      for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], first[i]) << early << " " << graphs;
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], first[i]) << form[0] << " " << graphs;
     }
   }
 }
@@ -77,6 +91,17 @@ TEST_F(CapturedEvaluationGpu, TheHostWaitsForNothingBetweenSegments) {
   auto& state = c10::cuda::warning_state();
   state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
   EXPECT_NO_THROW(evaluator_->run(batch_));
+  state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
+}
+
+// Rollouts, too; their numbers reach the device from pinned memory.
+TEST_F(CapturedEvaluationGpu, TheHostWaitsForNothingBetweenRollouts) {
+  tasks::RolloutEvaluator rollouts(run_->task.model(), {.rows = 96, .rollouts = 4, .segments = 16, .noise = 0.2});
+  const std::vector<int64_t> numbers(64, 1);
+  rollouts.run(batch_, numbers);
+  auto& state = c10::cuda::warning_state();
+  state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
+  EXPECT_NO_THROW(rollouts.run(batch_, numbers));
   state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
 }
 

@@ -24,10 +24,12 @@ TEST(Evaluation, BucketsHoldWhatIsLeftAndAreFew) {
 
 TEST(Evaluation, AllSegmentsForAll) {
   testing::check_answers(at::kCPU, /*early_halt=*/false, {});
+  testing::check_answers(at::kCPU, /*early_halt=*/false, {"model.start_std=1", "model.path_noise=0.1"});
 }
 
 TEST(Evaluation, EarlyHaltStopsEachRowByTheModelsRule) {
   testing::check_answers(at::kCPU, /*early_halt=*/true, {});
+  testing::check_answers(at::kCPU, /*early_halt=*/true, {"model.start_std=1", "model.path_noise=0.1"});
   testing::check_answers(
       at::kCPU, /*early_halt=*/true,
       {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4"});

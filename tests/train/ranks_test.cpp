@@ -168,7 +168,8 @@ INSTANTIATE_TEST_SUITE_P(
                       SplitCase{"pool", {"data.reference_semantics=false"}},
                       SplitCase{"pool_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=2"}},
                       SplitCase{"average", {"optim.ema=0.9", "optim.grad_clip=0.5"}},
-                      SplitCase{"trm", {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true"}}),
+                      SplitCase{"trm", {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true"}},
+                      SplitCase{"settling", {"model.start_std=1", "model.path_noise=0.1", "model.damping=0.3"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // The optimizer's work and state shared out (parallel.zero): the same training.
@@ -314,6 +315,25 @@ TEST(Zero, MemoryOfARank) {
   EXPECT_NEAR(static_cast<double>(gradients[0]), full, 0.01 * full);
   EXPECT_NEAR(static_cast<double>(gradients[1]), 1.25 * full, 0.01 * full);
   EXPECT_LT(static_cast<double>(gradients[2]), 0.65 * full) << "two of six blocks, the embedding, a quarter of all";
+}
+
+// Rollouts of raw and averaged weights, with a last batch that has no puzzle for the second rank.
+TEST(Ranks, RolloutsAsOne) {
+  const Overrides more{"eval.rollouts=3", "eval.noise=0.5",     "eval.weights=both",  "optim.ema=0.9",
+                       "train.steps=4",   "train.eval_every=2", "eval.max_samples=3", "eval.batch_size=3"};
+  const fs::path alone = fresh_folder("alone"), two = fresh_folder("two");
+  train_ranks(alone, 1, more);
+  train_ranks(two, 2, more);
+  for (const std::string key :
+       {"eval/accuracy", "eval/exact_mean", "eval/answers_differ", "eval/count", "eval_raw/accuracy"}) {
+    const auto want = records_with(alone, key), got = records_with(two, key);
+    ASSERT_EQ(want.size(), 2) << key;
+    ASSERT_EQ(got.size(), 2) << key;
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(want[i][key].get<double>(), got[i][key].get<double>(), 0.05) << key;
+    }
+  }
+  EXPECT_EQ(records_with(two, "eval/count")[0]["eval/count"], 3);
 }
 
 TEST(Ranks, BatchMustSplit) {

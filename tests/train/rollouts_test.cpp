@@ -95,6 +95,47 @@ TEST_F(Rollouts, MeasureHowTheAnswerSettles) {
   }
 }
 
+// NaN that one batch leaves behind does not reach the next.
+TEST_F(Rollouts, ForgetWhatRanBefore) {
+  testing::make_q_values_differ(run_);
+  tasks::RolloutOptions options = few(24, 4);
+  options.segments = 2;
+  RolloutEvaluator kept(model_, options);
+  at::Tensor head = model_.named_parameters()["lm_head.weight"];
+  const at::Tensor before = head.detach().clone();
+  const auto set = [&](const at::Tensor& values) {
+    const at::NoGradGuard no_grad;
+    head.copy_(values);
+    model_.parameter_set().refresh_compute();
+  };
+  set(at::full_like(before, NAN));
+  EXPECT_TRUE(kept.run(batch_, numbers(0, 6)).residual.isnan().all().item<bool>());
+  set(before);
+  const auto got = kept.run(batch_, numbers(0, 6));
+  const auto want = RolloutEvaluator(model_, options).run(batch_, numbers(0, 6));
+  EXPECT_TRUE(got.residual.equal(want.residual));
+  EXPECT_TRUE(got.tokens.equal(want.tokens));
+  EXPECT_TRUE(got.settled.equal(want.settled));
+}
+
+// A model with random states of its own: each rollout starts elsewhere, the first as a run without rollouts does.
+TEST(RolloutsOfRandomStates, StartElsewhere) {
+  SmallRun run(fresh_folder("runs"), {"precision.compute=fp32", "model.start_std=1", "model.path_noise=0.05"});
+  testing::make_q_values_differ(run);
+  models::PuzzleModel& model = run.task.model();
+  const data::PuzzleBatch batch = testing::some_puzzles(run, 6);
+  tasks::RolloutOptions options = few(24, 4);
+  options.noise = 0;
+  options.seed = 0;
+  const auto got = RolloutEvaluator(model, options).run(batch, numbers(0, 6));
+  const auto want = objectives::act_evaluate(model, batch, kSegments);
+  EXPECT_TRUE(got.tokens.select(1, 0).equal(want.output.logits.argmax(-1).to(at::kInt)));
+  EXPECT_LT((got.q_halt.select(1, 0) - want.output.q_halt).abs().max().item<double>(), 1e-4);
+  for (int64_t k = 1; k < 4; ++k) {
+    EXPECT_GT((got.q_halt.select(1, k) - got.q_halt.select(1, 0)).abs().min().item<double>(), 1e-6) << k;
+  }
+}
+
 // Two puzzles, four rollouts, made by hand.
 TEST(RolloutSelector, ChoosesWhatItsNameSays) {
   const RolloutEvaluator::Answers answers{

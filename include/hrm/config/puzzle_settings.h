@@ -56,6 +56,14 @@ struct ModelConfig {
   double halt_exploration_prob = 0.1;
   double rms_norm_eps = 1e-5;
   double rope_theta = 10000;
+  double embed_scale = 1;
+  double start_std = 0;
+  double damping = 0;
+  double path_noise = 0;
+  bool depth_curriculum = false;
+
+  // Whether a segment depends on random numbers (models::SegmentDraws).
+  bool draws() const { return path_noise > 0; }
 
   const PuzzleArchFacts& facts() const { return kPuzzleArchFacts[static_cast<size_t>(arch)]; }
 
@@ -100,6 +108,19 @@ struct ModelConfig {
     f("rope_theta", &ModelConfig::rope_theta, RealRange{0, 1e12, true}, "",
       "base that the rotary frequencies are computed from",
       ReadWhen{"model.pos_encodings", {"rope"}, "rotates nothing", "set model.pos_encodings to rope"});
+    f("embed_scale", &ModelConfig::embed_scale, RealRange{0, 1e6, true}, "",
+      "factor of the input embedding, besides sqrt(hidden_size). A larger input weighs more against the state");
+    f("start_std", &ModelConfig::start_std, RealRange{0, 100}, "",
+      "start each sample from a random state of this standard deviation (EqR, arXiv 2605.21488: 1); 0 = from the rows "
+      "H_init and L_init");
+    f("damping", &ModelConfig::damping, RealRange{0, 1, false, true}, "",
+      "fraction of its value that a state keeps at each update (EqR: 0.05); 0 = replace it");
+    f("path_noise", &ModelConfig::path_noise, RealRange{0, 100}, "",
+      "standard deviation of the noise that is added at each update of z_H and z_L, in evaluations too (EqR: 0.01)");
+    f("depth_curriculum", &ModelConfig::depth_curriculum, Flag{}, "",
+      "train the first 30 % of the steps with a third of H_cycles and L_cycles and the next 30 % with two thirds "
+      "(CGAR, "
+      "arXiv 2511.08653). Evaluations run all of them");
   }
 };
 

@@ -21,6 +21,14 @@ struct Carry {
   at::Tensor z_L;  // (B, L, D) compute dtype
 };
 
+// What the random numbers of a segment depend on, besides the seed. Only models with config().draws() read it.
+struct SegmentDraws {
+  at::Tensor first;  // (B) int64 = key of the row * 2^16 + number of the segment's first update (draws_of_segment)
+  uint64_t seed = 0;
+  // Instead of draws, to compare with other programs: (updates, B, L, D), standard normal.
+  at::Tensor given = {};
+};
+
 struct SegmentOutput {
   Carry carry;            // detached
   at::Tensor logits;      // (B, S, V) compute dtype
@@ -45,22 +53,42 @@ PuzzleModelDims resolve_dims(const config::ModelConfig& config, const data::Puzz
 
 class PuzzleModel : public torch::nn::Module {
  public:
-  PuzzleModel(config::ModelConfig config, PuzzleModelDims dims) : config_(std::move(config)), dims_(dims) {}
+  PuzzleModel(config::ModelConfig config, PuzzleModelDims dims)
+      : config_(std::move(config)), dims_(dims), H_cycles_(config_.H_cycles), L_cycles_(config_.L_cycles) {}
 
   // Runs one segment from `carry`. `puzzle_rows`: (B, puzzle_emb_ndim) float32, the puzzle embeddings of the samples;
   // undefined if there are none. The caller gathers them, so that training can pass a leaf and read its gradient.
   // Differentiable in gradient mode, by the model's own rule (HRM: one step; TRM: the last cycle). Runs on the current
   // stream.
-  virtual SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) = 0;
+  virtual SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows,
+                                const SegmentDraws& draws = {}) = 0;
 
   // Only the Q values of segment(), (B, 2) float32 = [q_halt, q_continue], without autograd: the target of Q learning.
   // Skips work that only logits and carry need. Equals segment() up to the rounding of differently shaped GEMMs, and
   // for HRM with fp8() active up to fp8 rounding.
-  virtual at::Tensor q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows);
+  virtual at::Tensor q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows,
+                              const SegmentDraws& draws = {});
 
   // Rows of z_H and z_L for samples that start: H_init and L_init, (D) float32 buffers, not trained.
   const at::Tensor& H_init() const { return H_init_; }
   const at::Tensor& L_init() const { return L_init_; }
+
+  // Starts the rows of `carry` (B, L, D) where `fresh` (B) bool is true, in place: H_init and L_init, or with
+  // config().start_std random states that depend on seed and `keys`, (B) int64 from 0 to 2^47 - 1.
+  void start_rows(const Carry& carry, const at::Tensor& fresh, const at::Tensor& keys, uint64_t seed) const;
+  // Start or segments of this model depend on keys.
+  bool needs_keys() const { return config_.start_std > 0 || config_.draws(); }
+  // The draws of the segments with these numbers, from 0 on: `segments` (B) integer or 0-dim int64, on keys' device.
+  // Undefined where the model draws nothing. Throws Error(unexpected) if a model that draws has no keys.
+  SegmentDraws draws_of_segment(const at::Tensor& keys, const at::Tensor& segments, uint64_t seed) const;
+
+  // The cycles that segment() makes, e.g. fewer in the beginning of a training; the configured ones at first.
+  void set_cycles(int64_t H_cycles, int64_t L_cycles) {
+    H_cycles_ = H_cycles;
+    L_cycles_ = L_cycles;
+  }
+  int64_t H_cycles() const { return H_cycles_; }
+  int64_t L_cycles() const { return L_cycles_; }
 
   // FLOPs of the GEMMs (2mnk each) for one sample in one training step: segment forward and backward. Includes the
   // second forward for the Q target if configured.
@@ -86,6 +114,7 @@ class PuzzleModel : public torch::nn::Module {
  protected:
   config::ModelConfig config_;
   PuzzleModelDims dims_;
+  int64_t H_cycles_, L_cycles_;
   at::Tensor H_init_, L_init_, puzzle_emb_weights_;
   nn::ParameterSet parameters_;
   std::unique_ptr<nn::Fp8Recursions> fp8_;

@@ -17,9 +17,9 @@ namespace hrm::models {
 
 class PuzzleNetwork : public PuzzleModel {
  public:
-  // x, the input of every segment: (B, L, D) compute dtype, differentiable.
+  // x, the input of every segment: (B, L, D) compute dtype, differentiable. s = model.embed_scale * sqrt(D).
   //    rows = [puzzle embedding, zero-padded to P slots | token embedding]
-  //    x = sqrt(D) * rows, with learned positions x = sqrt(D) * (rows + positions) / sqrt(2)
+  //    x = s * rows, with learned positions x = s * (rows + positions) / sqrt(2)
   // `inputs`: (B, S) integer. `puzzle_rows`: (B, puzzle_emb_ndim) float32, undefined if P = 0.
   at::Tensor embed_inputs(const at::Tensor& inputs, const at::Tensor& puzzle_rows) const;
 
@@ -29,6 +29,16 @@ class PuzzleNetwork : public PuzzleModel {
 
   // Registers a recurrent module of `layers` blocks under its official name.
   std::shared_ptr<nn::ReasoningModule> make_level(const std::string& name, int64_t layers);
+
+  // Whether updates are damped or noisy.
+  bool settles() const;
+  // One update of a state: module(z + injection), damped and with noise as configured. `number`: counts the updates of
+  // the segment, for its draws.
+  at::Tensor update(const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection,
+                    const SegmentDraws& draws, int64_t& number) const;
+  // The same `times` times, without gradient.
+  at::Tensor recur(const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection,
+                   const SegmentDraws& draws, int64_t& number, int64_t times = 1) const;
 
   // Logits from the data positions of z_H, Q values from its first position, and the detached carry.
   SegmentOutput read_out(const at::Tensor& z_H, const at::Tensor& z_L) const;
@@ -46,6 +56,8 @@ class PuzzleNetwork : public PuzzleModel {
  private:
   friend std::shared_ptr<PuzzleModel> make_puzzle_model(const config::ModelConfig&, const PuzzleModelDims&, uint64_t,
                                                         at::Device, at::ScalarType);
+  at::Tensor damped(const at::Tensor& updated, const at::Tensor& z, const SegmentDraws& draws, int64_t number) const;
+
   // Draws the initial values and builds the parameter set. The module tree must be complete.
   void initialise(uint64_t seed, at::ScalarType compute_dtype);
 

@@ -12,7 +12,8 @@ class Trm : public PuzzleNetwork {
  public:
   Trm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device);
 
-  SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) override;
+  SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows,
+                        const SegmentDraws& draws = {}) override;
   double flops_per_sample_step() const override;
   double flops_per_sample_segment() const override;
   bool blocks_run_once() const override { return false; }

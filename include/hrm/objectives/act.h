@@ -59,7 +59,8 @@ void act_end(ActState& state, const models::SegmentOutput& output, const HaltDra
 
 // Target of q_continue, (B) float32: the value of one more segment from the new carry. This is sigmoid(q_halt) if the
 // sample is at its last segment, otherwise sigmoid(max(q_halt, q_continue)). Call after act_end.
-at::Tensor target_q_continue(models::PuzzleModel& model, const ActState& state, const at::Tensor& puzzle_rows);
+at::Tensor target_q_continue(models::PuzzleModel& model, const ActState& state, const at::Tensor& puzzle_rows,
+                             const models::SegmentDraws& draws = {});
 
 struct ActLoss {
   at::Tensor loss;     // 0-dim float64 (float32 if the token loss is), sum over the batch, differentiable
@@ -77,22 +78,33 @@ ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,
 ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,
                  const std::optional<at::Tensor>& target_q_continue, const config::ObjectiveConfig& objective);
 
+// What the random states and noise of a step depend on (PuzzleModel::needs_keys).
+struct StateKeys {
+  at::Tensor keys;  // (B) int64, one for each slot and step, from 0 to 2^47 - 1
+  uint64_t seed = 0;
+};
+
 struct TrainSegment {
   models::SegmentOutput output;
   std::optional<at::Tensor> target_q_continue;
   ActLoss loss;
 };
 
-// One training segment after act_begin: gathers the puzzle embeddings into `puzzle_rows`, runs the segment and calls
-// act_end. Computes the loss and, if configured, the Q target. The caller runs backward.
+// One training segment after act_begin: gives slots with steps 0 a random start where the model has one, gathers the
+// puzzle embeddings into `puzzle_rows`, runs the segment and calls act_end. Computes the loss and, if configured, the Q
+// target. The caller runs backward.
 //
 // `puzzle_rows`: (B, puzzle_emb_ndim) float32 leaf with requires_grad, overwritten in place. Its gradient is that of
 // the embeddings of state.puzzle_identifiers. Undefined if the model has no puzzle embedding.
 TrainSegment act_train_segment(models::PuzzleModel& model, ActState& state, at::Tensor& puzzle_rows,
-                               const HaltDraws& draws, const config::ObjectiveConfig& objective);
+                               const HaltDraws& draws, const config::ObjectiveConfig& objective,
+                               const StateKeys& keys = {});
 
 // Creates the `puzzle_rows` of act_train_segment; undefined if the model has no puzzle embedding.
 at::Tensor make_puzzle_rows(models::PuzzleModel& model, int64_t slots);
+
+// In evaluations, rollout k of example i has the key i * kKeysPerExample + k.
+inline constexpr int64_t kKeysPerExample = 1 << 15;
 
 struct Evaluation {
   models::SegmentOutput output;  // of the last segment
@@ -103,6 +115,7 @@ struct Evaluation {
 using SegmentCallback = std::function<void(int64_t segment, const models::SegmentOutput& output)>;
 
 // Runs `segments` segments of `batch` (on the model's device) from a fresh carry, without early halting or autograd.
+// Row i draws with the key i * kKeysPerExample and seed 0.
 Evaluation act_evaluate(models::PuzzleModel& model, const data::PuzzleBatch& batch, int64_t segments,
                         const SegmentCallback& on_segment = {});
 

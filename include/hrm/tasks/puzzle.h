@@ -70,6 +70,7 @@ class PuzzleTask : public Task {
   void open_data();
   double load_rows();
   void draw_exploration(int64_t step);
+  void set_depth(int64_t step);
   void prepare_fp8(int64_t step);
   void share_cursor();
   std::string attention_text() const;
@@ -95,6 +96,7 @@ class PuzzleTask : public Task {
   // Static: refilled before each step, at the same addresses.
   data::PuzzleBatch batch_;         // this step's rows on the device; unused with a pool
   objectives::HaltDraws draws_;     // this step's exploration draws on the device
+  at::Tensor keys_;                 // (slots_) int64, step * 2^24 + global slot; undefined if the model draws nothing
   at::Tensor puzzle_rows_;          // (micro-batch, puzzle_emb_ndim) float32 leaf
   at::Tensor embedding_rows_grad_;  // (slots_, puzzle_emb_ndim) float32, this step's row gradients
   at::Tensor embedding_lr_;         // 0-dim float32 on the device

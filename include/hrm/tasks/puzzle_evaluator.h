@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "hrm/config/config.h"
 #include "hrm/data/batch.h"
@@ -23,6 +24,7 @@ struct PuzzleEvaluatorOptions {
   bool early_halt = false;
   bool cuda_graphs = true;
   int64_t call_rows = 0;  // with early_halt: rows that one call takes at most, if more than batch_size
+  uint64_t seed = 0;      // of random states, where the model has them
 };
 
 class PuzzleEvaluator {
@@ -41,12 +43,14 @@ class PuzzleEvaluator {
 
   // Runs the first `valid_rows` rows of `batch` (on the host or the device) from fresh carries, by the weights as they
   // are now. A model with active fp8 recursions needs an nn::Fp8Evaluation that lives meanwhile; Error(unexpected).
-  // Queues device work; with early_halt the host also reads, one segment late, how many rows continue.
-  Answers run(const data::PuzzleBatch& batch);
+  // Queues device work; with early_halt the host also reads, one segment late, how many rows continue. `examples`: a
+  // number for each row, below 2^32, that random states depend on; empty: its place in the batch.
+  Answers run(const data::PuzzleBatch& batch, const std::vector<int64_t>& examples = {});
 
  private:
-  void load(const data::PuzzleBatch& batch);
-  models::SegmentOutput advance(int64_t rows, const at::Tensor& inputs, const at::Tensor& identifiers);
+  void load(const data::PuzzleBatch& batch, const std::vector<int64_t>& examples);
+  models::SegmentOutput advance(int64_t rows, const at::Tensor& inputs, const at::Tensor& identifiers,
+                                const at::Tensor& keys, const at::Tensor& done);
   void segment(int64_t rows);
   void refill(int64_t rows);
   void segment_early_halt(int64_t rows);
@@ -64,6 +68,7 @@ class PuzzleEvaluator {
   // Static: B rows run at a time, of N in the call (N = B without early_halt). Smaller batches use the first of them.
   models::Carry carry_;
   at::Tensor inputs_, identifiers_;  // (N, S), (N) int32
+  at::Tensor keys_;                  // (N) int64; undefined if the model draws nothing
   at::Tensor steps_;                 // (B) int32
   // As in Answers, N rows; with early_halt one more, where places without a row leave theirs.
   at::Tensor logits_, q_halt_, q_continue_, answered_steps_;

@@ -17,7 +17,7 @@ namespace hrm::tasks {
 
 struct RolloutOptions {
   int64_t rows = 1;      // that run at a time: rollouts of one or several puzzles
-  int64_t rollouts = 2;  // K, of each puzzle. The first has no noise: it is what one run without rollouts gives
+  int64_t rollouts = 2;  // K, of each puzzle. The first has none of `noise`: it is what a run without rollouts gives
   int64_t segments = 1;
   double noise = 0.1;  // standard deviation of what is added to the state before each segment
   config::NoisyState noisy_state = config::NoisyState::z_L;
@@ -54,10 +54,11 @@ class RolloutEvaluator {
   CapturedStep captured_;
   // Static: R rows that run at a time.
   models::Carry carry_;
-  at::Tensor inputs_, identifiers_, keys_;  // (R, S), (R) int32, (R) int64
-  at::Tensor segment_;                      // 0-dim int64
-  at::Tensor logits_, tokens_, q_halt_;     // of the segment before: (R, S, V), (R, S) int32, (R) float32
-  at::Tensor settled_, changes_;            // (R) int32; (window, R) float32
+  at::Tensor inputs_, identifiers_;      // (R, S), (R) int32
+  at::Tensor keys_, noise_keys_;         // (R) int64: of the model's own draws; of the noise, -1 = none
+  at::Tensor segment_;                   // 0-dim int64
+  at::Tensor logits_, tokens_, q_halt_;  // of the segment before: (R, S, V), (R, S) int32, (R) float32
+  at::Tensor settled_, changes_;         // (R) int32; (window, R) float32
 };
 
 // (N) int64: which rollout of each puzzle is chosen. q: the largest Q value. residual: the smallest residual. settled:

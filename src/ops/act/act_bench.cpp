@@ -69,18 +69,46 @@ BenchCall add_state_noise(const BenchShape& s, at::Device device, at::ScalarType
            at::zeros({}, longs), 0.1, int64_t{7}}};
 }
 
+BenchCall damped_update(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const std::vector<int64_t> z{s.batch, s.length(), s.width};
+  return {{random.activations(z), random.activations(z), at::arange(s.batch, at::device(device).dtype(at::kLong)),
+           int64_t{3}, 0.05, 0.01, int64_t{7}}};
+}
+
+// As in act_begin: one row in sixteen starts.
+BenchCall start_state(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const at::Tensor fresh = at::arange(s.batch, at::device(device)).remainder(16).eq(0);
+  return {{Random{device, dtype}.activations({s.batch, s.length(), s.width}), fresh,
+           at::arange(s.batch, at::device(device).dtype(at::kLong)), int64_t{0}, 1.0, int64_t{7}}};
+}
+
 const KernelGroups kGroups{
-    {"ActLoss", "loss"},        {"act_loss", "loss"},      {"ActQTarget", "loss"},
-    {"act_q_target", "loss"},   {"ActBegin", "ACT state"}, {"ActEnd", "ACT state"},
-    {"act_begin", "ACT state"}, {"act_end", "ACT state"},  {"add_state_noise", "ACT state"},
+    {"ActLoss", "loss"},
+    {"act_loss", "loss"},
+    {"ActQTarget", "loss"},
+    {"act_q_target", "loss"},
+    {"ActBegin", "ACT state"},
+    {"ActEnd", "ACT state"},
+    {"act_begin", "ACT state"},
+    {"act_end", "ACT state"},
+    {"add_state_noise", "ACT state"},
+    {"start_state", "ACT state"},
+    {"damped_update", "state update"},
 };
 
 }  // namespace
 
 std::vector<BenchOp> act_cases() {
   return {
-      {"hrm::act_q_target", act_q_target}, {"hrm::act_loss", act_loss}, {"hrm::act_loss_backward", act_loss_backward},
-      {"hrm::act_begin_", act_begin},      {"hrm::act_end_", act_end},  {"hrm::add_state_noise_", add_state_noise},
+      {"hrm::act_q_target", act_q_target},
+      {"hrm::act_loss", act_loss},
+      {"hrm::act_loss_backward", act_loss_backward},
+      {"hrm::act_begin_", act_begin},
+      {"hrm::act_end_", act_end},
+      {"hrm::add_state_noise_", add_state_noise},
+      {"hrm::damped_update", damped_update},
+      {"hrm::start_state_", start_state},
   };
 }
 

@@ -15,6 +15,10 @@ std::string export_puzzle(const StoredModel& stored, const ExportRequest& reques
   } else if (request.to == "pt") {
     checkpoint::export_pt(chosen.values(), request.out);
   } else {
+    const config::ModelConfig& model = stored.config.model;
+    require(model.start_std == 0 && model.path_noise == 0, ExitCode::usage,
+            "the model draws random states (model.start_std ", model.start_std, ", model.path_noise ", model.path_noise,
+            "), which a TorchScript module cannot repeat; use --to safetensors or pt");
     checkpoint::export_torchscript(stored.config.model, chosen.values(), request.out);
   }
   return exported_text(stored, chosen.averaged);

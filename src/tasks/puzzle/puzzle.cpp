@@ -73,6 +73,7 @@ PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime, std
   batch_ = {at::zeros({slots, dims.seq_len}, ints), at::zeros({slots, dims.seq_len}, ints), at::zeros({slots}, ints),
             slots};
   draws_ = {at::zeros({slots}, floats), at::zeros({slots}, ints)};
+  if (model_->needs_keys()) keys_ = at::zeros({slots}, floats.dtype(at::kLong));
 }
 
 void PuzzleTask::open_data() {
@@ -96,6 +97,7 @@ void PuzzleTask::open_data() {
 
 double PuzzleTask::load_batch(int64_t step, double lr_factor) {
   draw_exploration(step);
+  set_depth(step);
   prepare_fp8(step);
   embedding_lr_.fill_(config_.optim.puzzle_emb_lr * lr_factor);
   if (!stream_ && !pool_) open_data();
@@ -115,13 +117,27 @@ void PuzzleTask::prepare_fp8(int64_t step) {
   log::info("recursions in fp8 from step ", step, " on, with new scales");
 }
 
+// CGAR's three stages (arXiv 2511.08653): a third of the cycles, two thirds, all; at least one H and two L cycles.
+void PuzzleTask::set_depth(int64_t step) {
+  const config::ModelConfig& c = config_.model;
+  if (!c.depth_curriculum) return;
+  const double done = static_cast<double>(step - 1) / static_cast<double>(config_.train.steps);
+  const int64_t thirds = done < 0.3 ? 1 : done < 0.6 ? 2 : 3;
+  const auto part = [&](int64_t all, int64_t least) { return std::min(all, std::max(least, (thirds * all + 2) / 3)); };
+  model_->set_cycles(part(c.H_cycles, 1), part(c.L_cycles, 2));
+}
+
 int64_t PuzzleTask::graph_key() const {
-  return model_->fp8() && model_->fp8()->active() ? 1 : 0;
+  const int64_t fp8 = model_->fp8() && model_->fp8()->active() ? 1 : 0;
+  return (model_->H_cycles() * 1024 + model_->L_cycles()) * 2 + fp8;
 }
 
 std::vector<at::Tensor> PuzzleTask::step_inputs() const {
   const data::PuzzleBatch& rows = pool_ ? pool_->rows() : batch_;
-  return {rows.inputs, rows.labels, rows.puzzle_identifiers, draws_.uniform, draws_.min_steps, embedding_lr_};
+  std::vector<at::Tensor> inputs{rows.inputs,    rows.labels,      rows.puzzle_identifiers,
+                                 draws_.uniform, draws_.min_steps, embedding_lr_};
+  if (keys_.defined()) inputs.push_back(keys_);
+  return inputs;
 }
 
 double PuzzleTask::load_rows() {
@@ -149,6 +165,12 @@ void PuzzleTask::draw_exploration(int64_t step) {
   }
   draws_.uniform.copy_(uniform, /*non_blocking=*/true);
   draws_.min_steps.copy_(min_steps, /*non_blocking=*/true);
+  if (!keys_.defined()) return;
+  at::Tensor keys = at::empty({slots_}, at::TensorOptions().dtype(at::kLong).pinned_memory(pinned));
+  for (int64_t slot = 0; slot < slots_; ++slot) {
+    keys.mutable_data_ptr<int64_t>()[slot] = (step % (int64_t{1} << 23) << 24) + first_slot_ + slot;
+  }
+  keys_.copy_(keys, /*non_blocking=*/true);
 }
 
 void PuzzleTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
@@ -168,7 +190,9 @@ void PuzzleTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_sc
   objectives::TrainSegment segment;
   {
     const ProfilerRange range(RangeKind::step, "forward");
-    segment = objectives::act_train_segment(*model_, slots, puzzle_rows_, draws, config_.objective);
+    const objectives::StateKeys keys{keys_.defined() ? keys_.narrow(0, first, micro_batch_size_) : at::Tensor(),
+                                     static_cast<uint64_t>(config_.run.seed)};
+    segment = objectives::act_train_segment(*model_, slots, puzzle_rows_, draws, config_.objective, keys);
   }
   const ProfilerRange range(RangeKind::step, "backward");
   // Of a pass that failed, as one may in a capture: nothing may be added to it.
@@ -296,6 +320,7 @@ void PuzzleTask::prepare_untrained_evaluation() {
 }
 
 NamedValues PuzzleTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
+  model_->set_cycles(config_.model.H_cycles, config_.model.L_cycles);
   // In the arithmetic of the last training step, also when no step was made since a resume.
   if (nn::Fp8Recursions* fp8 = model_->fp8()) fp8->set_active(fp8->steps() > 0);
   if (!evaluation_) {

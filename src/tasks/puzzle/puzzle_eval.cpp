@@ -115,7 +115,8 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
   const int64_t call_rows = options.early_halt ? std::min(samples, batches * batch_size) : batch_size;
   reader_ = make_reader(call_rows);
   evaluator_ = std::make_unique<PuzzleEvaluator>(
-      model, PuzzleEvaluatorOptions{batch_size, options.segments, options.early_halt, options.cuda_graphs, call_rows});
+      model, PuzzleEvaluatorOptions{batch_size, options.segments, options.early_halt, options.cuda_graphs, call_rows,
+                                    options.rollouts.seed});
 }
 
 PuzzleEvaluation::~PuzzleEvaluation() = default;
@@ -231,7 +232,7 @@ NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>
       read(/*may_be_pending=*/1);
       continue;
     }
-    const PuzzleEvaluator::Answers answers = evaluator_->run(test.batch);
+    const PuzzleEvaluator::Answers answers = evaluator_->run(test.batch, test.examples);
     // Padding rows are skipped: they would enter the Q loss as solved puzzles.
     models::SegmentOutput output;
     output.logits = answers.logits;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hrm/base/error.h"
+#include "hrm/objectives/act.h"
 #include "hrm/runtime/nvtx.h"
 
 namespace hrm::tasks {
@@ -45,6 +46,7 @@ PuzzleEvaluator::PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluat
             at::zeros({B, L, model.config().hidden_size}, compute)};
   inputs_ = at::zeros({N, dims.seq_len}, ints);
   identifiers_ = at::zeros({N}, ints);
+  if (model.needs_keys()) keys_ = at::zeros({N}, ints.dtype(at::kLong));
   steps_ = at::zeros({B}, ints);
   logits_ = at::zeros({answers, dims.seq_len, dims.vocab_size}, compute);
   q_halt_ = at::zeros({answers}, floats);
@@ -59,32 +61,40 @@ PuzzleEvaluator::PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluat
   left_ = at::zeros({}, longs);
 }
 
-PuzzleEvaluator::Answers PuzzleEvaluator::run(const data::PuzzleBatch& batch) {
+PuzzleEvaluator::Answers PuzzleEvaluator::run(const data::PuzzleBatch& batch, const std::vector<int64_t>& examples) {
   const at::NoGradGuard no_grad;
   const ProfilerRange range(RangeKind::eval, "eval.batch");
   require(batch.valid_rows > 0 && batch.valid_rows <= options_.call_rows, ExitCode::unexpected, "an evaluation of ",
           batch.valid_rows, " rows, but room for ", options_.call_rows);
   require(!fp8_active() || model_.fp8()->evaluating(), ExitCode::unexpected,
           "an evaluation in fp8 of weights that were not quantised for it");
-  load(batch);
+  load(batch, examples);
   return options_.early_halt ? run_early_halt(batch.valid_rows) : run_all(batch.valid_rows);
 }
 
 // Rows beyond the valid ones keep what an earlier batch left there, or zeros: valid tokens, whose answers nobody reads.
-void PuzzleEvaluator::load(const data::PuzzleBatch& batch) {
+void PuzzleEvaluator::load(const data::PuzzleBatch& batch, const std::vector<int64_t>& examples) {
   const auto put = [&](at::Tensor& to, const at::Tensor& from) {
     to.narrow(0, 0, batch.valid_rows).copy_(from.narrow(0, 0, batch.valid_rows), /*non_blocking=*/true);
   };
   put(inputs_, batch.inputs);
   put(identifiers_, batch.puzzle_identifiers);
+  if (!keys_.defined()) return;
+  require(examples.empty() || static_cast<int64_t>(examples.size()) >= batch.valid_rows, ExitCode::unexpected,
+          "an evaluation of ", batch.valid_rows, " puzzles with numbers for ", examples.size());
+  const at::Tensor keys = at::arange(batch.valid_rows, at::kLong);
+  if (!examples.empty()) keys.copy_(at::tensor(examples, at::kLong).narrow(0, 0, batch.valid_rows));
+  keys_.narrow(0, 0, batch.valid_rows).copy_(keys * objectives::kKeysPerExample);
 }
 
-// One segment of the first `rows` places: new carry, and the output.
-models::SegmentOutput PuzzleEvaluator::advance(int64_t rows, const at::Tensor& inputs, const at::Tensor& identifiers) {
+// One segment of the first `rows` places, each of which has `done` some: new carry, and the output.
+models::SegmentOutput PuzzleEvaluator::advance(int64_t rows, const at::Tensor& inputs, const at::Tensor& identifiers,
+                                               const at::Tensor& keys, const at::Tensor& done) {
   const at::Tensor z_H = carry_.z_H.narrow(0, 0, rows), z_L = carry_.z_L.narrow(0, 0, rows);
   at::Tensor puzzle_rows;
   if (model_.dims().puzzle_emb_ndim > 0) puzzle_rows = model_.puzzle_embedding().index_select(0, identifiers);
-  models::SegmentOutput out = model_.segment({z_H, z_L}, inputs, puzzle_rows);
+  models::SegmentOutput out =
+      model_.segment({z_H, z_L}, inputs, puzzle_rows, model_.draws_of_segment(keys, done, options_.seed));
   z_H.copy_(out.carry.z_H);
   z_L.copy_(out.carry.z_L);
   return out;
@@ -93,7 +103,8 @@ models::SegmentOutput PuzzleEvaluator::advance(int64_t rows, const at::Tensor& i
 // All rows run all segments.
 void PuzzleEvaluator::segment(int64_t rows) {
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, rows); };
-  const models::SegmentOutput out = advance(rows, part(inputs_), part(identifiers_));
+  const models::SegmentOutput out =
+      advance(rows, part(inputs_), part(identifiers_), keys_.defined() ? part(keys_) : keys_, part(answered_steps_));
   part(logits_).copy_(out.logits);
   part(q_halt_).copy_(out.q_halt);
   part(q_continue_).copy_(out.q_continue);
@@ -108,9 +119,8 @@ void PuzzleEvaluator::refill(int64_t rows) {
   const at::Tensor candidate = at::cumsum(free, 0) - 1 + next_;
   const at::Tensor taken = free.logical_and(candidate.lt(rows_));
   row.copy_(at::where(taken, candidate, row));
-  const at::Tensor fresh = taken.view({rows, 1, 1});
-  part(carry_.z_H).copy_(at::where(fresh, model_.H_init().to(carry_.z_H.scalar_type()), part(carry_.z_H)));
-  part(carry_.z_L).copy_(at::where(fresh, model_.L_init().to(carry_.z_L.scalar_type()), part(carry_.z_L)));
+  model_.start_rows({part(carry_.z_H), part(carry_.z_L)}, taken, keys_.defined() ? keys_.index_select(0, row) : keys_,
+                    options_.seed);
   part(steps_).masked_fill_(taken, 0);
   running.logical_or_(taken);
   next_.add_(taken.sum());
@@ -121,7 +131,8 @@ void PuzzleEvaluator::segment_early_halt(int64_t rows) {
   refill(rows);
   const at::Tensor running = running_.narrow(0, 0, rows), row = row_.narrow(0, 0, rows),
                    steps = steps_.narrow(0, 0, rows);
-  const models::SegmentOutput out = advance(rows, inputs_.index_select(0, row), identifiers_.index_select(0, row));
+  const models::SegmentOutput out = advance(rows, inputs_.index_select(0, row), identifiers_.index_select(0, row),
+                                            keys_.defined() ? keys_.index_select(0, row) : keys_, steps);
   steps.add_(running);
   // Of each row the last segment's answers stay.
   const at::Tensor to = at::where(running, row, at::scalar_tensor(options_.call_rows, row.options()));
@@ -140,6 +151,7 @@ bool PuzzleEvaluator::fp8_active() const {
 
 void PuzzleEvaluator::run_segment(int64_t rows) {
   std::vector<at::Tensor> inputs{inputs_, identifiers_, carry_.z_H, carry_.z_L};
+  if (keys_.defined()) inputs.push_back(keys_);
   // A training may enter fp8 between two evaluations.
   captured_.run({rows, fp8_active()}, inputs, [this, rows] {
     if (options_.early_halt) {
@@ -151,8 +163,8 @@ void PuzzleEvaluator::run_segment(int64_t rows) {
 }
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run_all(int64_t valid) {
-  carry_.z_H.copy_(model_.H_init().expand_as(carry_.z_H));
-  carry_.z_L.copy_(model_.L_init().expand_as(carry_.z_L));
+  model_.start_rows(carry_, at::ones({options_.batch_size}, steps_.options().dtype(at::kBool)),
+                    keys_.defined() ? keys_.narrow(0, 0, options_.batch_size) : keys_, options_.seed);
   answered_steps_.zero_();
   // A few rows less are no reason for another shape and its capture.
   const int64_t rows = valid > options_.batch_size / 4 * 3 ? options_.batch_size : valid;

@@ -6,14 +6,15 @@
 #include <limits>
 
 #include "hrm/base/error.h"
+#include "hrm/objectives/act.h"
 #include "hrm/ops/state_noise.h"
 #include "hrm/runtime/nvtx.h"
 
 namespace hrm::tasks {
 namespace {
 
-// Keys of the noise: puzzle * 2^15 + rollout, so that more rollouts keep the first ones.
-constexpr int64_t kMostRollouts = 1 << 15, kMostExamples = int64_t{1} << 32, kWithoutNoise = -1;
+// More rollouts keep the first ones.
+constexpr int64_t kMostRollouts = objectives::kKeysPerExample, kMostExamples = int64_t{1} << 32, kWithoutNoise = -1;
 
 CapturedStepOptions rollout_capture_options(models::PuzzleModel& model, const RolloutOptions& options) {
   return {.name = "rollout segment",
@@ -39,6 +40,7 @@ RolloutEvaluator::RolloutEvaluator(models::PuzzleModel& model, const RolloutOpti
   inputs_ = at::zeros({R, dims.seq_len}, ints);
   identifiers_ = at::zeros({R}, ints);
   keys_ = at::zeros({R}, longs);
+  noise_keys_ = at::zeros({R}, longs);
   segment_ = at::zeros({}, longs);
   logits_ = at::zeros({R, dims.seq_len, dims.vocab_size}, compute);
   tokens_ = at::zeros({R, dims.seq_len}, ints);
@@ -52,14 +54,15 @@ void RolloutEvaluator::segment(int64_t rows) {
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, rows); };
   const at::Tensor z_H = part(carry_.z_H), z_L = part(carry_.z_L);
   if (options_.noise > 0) {
-    ops::add_state_noise_(options_.noisy_state == config::NoisyState::z_H ? z_H : z_L, part(keys_), segment_,
+    ops::add_state_noise_(options_.noisy_state == config::NoisyState::z_H ? z_H : z_L, part(noise_keys_), segment_,
                           options_.noise, static_cast<int64_t>(options_.seed));
   }
   at::Tensor puzzle_rows;
   if (model_.dims().puzzle_emb_ndim > 0) {
     puzzle_rows = model_.puzzle_embedding().index_select(0, part(identifiers_));
   }
-  const models::SegmentOutput out = model_.segment({z_H, z_L}, part(inputs_), puzzle_rows);
+  const models::SegmentOutput out = model_.segment({z_H, z_L}, part(inputs_), puzzle_rows,
+                                                   model_.draws_of_segment(part(keys_), segment_, options_.seed));
   z_H.copy_(out.carry.z_H);
   z_L.copy_(out.carry.z_L);
 
@@ -94,7 +97,7 @@ RolloutEvaluator::Answers RolloutEvaluator::run(const data::PuzzleBatch& batch, 
   for (int64_t n = 0; n < N; ++n) {
     const int64_t example = examples[static_cast<size_t>(n)];
     require(example >= 0 && example < kMostExamples, ExitCode::unexpected, "the puzzle number ", example);
-    for (int64_t k = 0; k < K; ++k) keys.push_back(k == 0 ? kWithoutNoise : example * kMostRollouts + k);
+    for (int64_t k = 0; k < K; ++k) keys.push_back(example * kMostRollouts + k);
   }
   const auto on_device = [&](const at::Tensor& t) { return t.to(device, t.scalar_type(), /*non_blocking=*/true); };
   const at::Tensor host_keys = at::tensor(keys, at::kLong);
@@ -117,12 +120,14 @@ RolloutEvaluator::Answers RolloutEvaluator::run(const data::PuzzleBatch& batch, 
     part(inputs_).copy_(inputs.index_select(0, which));
     part(identifiers_).copy_(identifiers.index_select(0, which));
     part(keys_).copy_(all_keys.narrow(0, first, rows));
-    carry_.z_H.copy_(model_.H_init().expand_as(carry_.z_H));
-    carry_.z_L.copy_(model_.L_init().expand_as(carry_.z_L));
+    // The first rollout of each puzzle is the answer without noise.
+    part(noise_keys_).copy_(part(keys_).masked_fill(part(keys_).remainder(kMostRollouts).eq(0), kWithoutNoise));
+    model_.start_rows({part(carry_.z_H), part(carry_.z_L)}, at::ones({rows}, keys_.options().dtype(at::kBool)),
+                      part(keys_), options_.seed);
     segment_.zero_();
     settled_.zero_();
     changes_.zero_();
-    const std::vector<at::Tensor> fixed{inputs_, identifiers_, keys_, segment_, carry_.z_H, carry_.z_L};
+    const std::vector<at::Tensor> fixed{inputs_, identifiers_, keys_, noise_keys_, segment_, carry_.z_H, carry_.z_L};
     for (int64_t i = 0; i < options_.segments; ++i) {
       captured_.run({rows, fp8}, fixed, [this, rows] { segment(rows); });
     }
