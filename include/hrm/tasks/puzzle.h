@@ -53,6 +53,7 @@ class PuzzleTask : public Task {
     return "data.test is empty: there is nothing to evaluate; set it to a dataset directory or a CSV file";
   }
   std::vector<std::pair<std::string, int64_t>> evaluation_sizes() const override;
+  double flops_per_evaluated_sample() const override;
   void prepare_untrained_evaluation() override;
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
   std::string eval_text(const NamedValues& result) const override;

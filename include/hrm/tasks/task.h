@@ -90,6 +90,8 @@ class Task : public Stateful {
   virtual std::string nothing_to_evaluate() const { return "there is nothing to evaluate; set data.test"; }
   // How much an evaluation computes of a sample, by the singular of what is counted, e.g. {"segment", 16}.
   virtual std::vector<std::pair<std::string, int64_t>> evaluation_sizes() const { return {}; }
+  // FLOPs of the matrix products of an evaluation of one sample; 0 if they are not known.
+  virtual double flops_per_evaluated_sample() const { return 0; }
   // Lets an untrained model be evaluated as after a step, to time it.
   virtual void prepare_untrained_evaluation() {}
   // Evaluates the current weights; keys without prefix. What `progress` throws ends it and leaves the task as it was.

@@ -293,6 +293,8 @@ int run_bench_eval(const BenchEvalOptions& options) {
   json["passes"] = options.passes;
   json["pass_ms"] = spread_json(ms);
   json["samples_per_s"] = static_cast<double>(samples) / (ms.median * 1e-3);
+  const double flops = task.flops_per_evaluated_sample() * static_cast<double>(samples);
+  if (flops > 0) json["tflops_per_s"] = 1e-12 * flops / (ms.median * 1e-3);
   const auto tokens = tasks::find_value(result, "tokens");
   if (tokens) {
     json["tokens"] = *tokens;
@@ -311,6 +313,8 @@ int run_bench_eval(const BenchEvalOptions& options) {
             << ")\n"
             << "throughput    " << metrics::fixed(json["samples_per_s"], 0) << " samples/s"
             << (tokens ? cat(", ", metrics::fixed(json["tokens_per_s"], 0), " labelled tokens/s") : std::string())
+            << (flops > 0 ? cat(", ", metrics::fixed(json["tflops_per_s"], 1), " TFLOP/s in matrix products")
+                          : std::string())
             << "\n"
             << "memory        " << memory_text(memory) << "\n";
   print_profile(json, std::cout, "pass");

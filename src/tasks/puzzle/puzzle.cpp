@@ -310,7 +310,17 @@ double PuzzleTask::flops_per_step() const {
 }
 
 std::vector<std::pair<std::string, int64_t>> PuzzleTask::evaluation_sizes() const {
-  return {{"segment", config_.eval.segments > 0 ? config_.eval.segments : config_.model.halt_max_steps}};
+  std::vector<std::pair<std::string, int64_t>> sizes;
+  if (config_.eval.rollouts > 1) sizes.emplace_back("rollout", config_.eval.rollouts);
+  sizes.emplace_back("segment", config_.eval.segments > 0 ? config_.eval.segments : config_.model.halt_max_steps);
+  return sizes;
+}
+
+double PuzzleTask::flops_per_evaluated_sample() const {
+  if (config_.eval.early_halt) return 0;  // how many segments there are is known afterwards
+  double flops = model_->flops_per_sample_segment();
+  for (const auto& [name, size] : evaluation_sizes()) flops *= static_cast<double>(size);
+  return flops;
 }
 
 void PuzzleTask::prepare_untrained_evaluation() {
