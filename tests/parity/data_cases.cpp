@@ -11,7 +11,7 @@
 #include "hrm/data/stream.h"
 #include "hrm/data/sudoku_symmetry.h"
 #include "hrm/data/test_reader.h"
-#include "parity/cases.h"
+#include "parity/dataset_case.h"
 
 namespace hrm::parity {
 namespace {
@@ -167,6 +167,8 @@ void check_train_reading(const Case& c, const Reading& reading, std::shared_ptr<
   expect_passes(ours);
 }
 
+}  // namespace
+
 void check_dataset(const Case& c) {
   const std::vector<Reading> all = readings(c);
   EXPECT_FALSE(all.empty());
@@ -182,6 +184,8 @@ void check_dataset(const Case& c) {
     }
   }
 }
+
+namespace {
 
 const RegisterKind kSudokuAugment("sudoku_augment", check_sudoku_augment);
 const RegisterKind kDihedral("dihedral", check_dihedral);

@@ -18,7 +18,7 @@ std::map<std::string, CaseFn>& table() {
   return kinds;
 }
 
-const std::set<std::string> kNotDue{"arc_tokens", "arc_voting", "dataset_arc"};
+const std::set<std::string> kNotDue{"urm_forward"};
 
 }  // namespace
 

@@ -49,6 +49,17 @@ struct MazeCommand {
 };
 void run_data_maze(const MazeCommand& command, std::ostream& out);
 
+// hrm_train data arc SUBSET...: an ARC dataset in the official layout (hrm/data/arc.h).
+struct ArcCommand {
+  std::vector<std::string> subsets;  // SUBSET...: NAME_challenges.json files or folders of tasks, in order
+  std::vector<std::string> test;     // --test: names of the subsets to test on
+  int64_t augment = 1000;            // --augment copies of each task
+  int64_t seed = 42;                 // --seed
+  bool unsolved = false;             // --unsolved: the answers of test subsets may be missing
+  std::string out;                   // --out folder
+};
+void run_data_arc(const ArcCommand& command, std::ostream& out);
+
 // hrm_train data vectors FILE: a folder of vectors with labels (hrm/data/vectors.h) from CSV files.
 struct VectorsCommand {
   std::string csv;                    // FILE

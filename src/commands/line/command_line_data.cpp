@@ -88,6 +88,35 @@ void add_data_maze(CLI::App& data, Action& action) {
   });
 }
 
+void add_data_arc(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("arc", "build an ARC-AGI dataset from JSON tasks, as the builder of TRM does");
+  auto o = std::make_shared<data::ArcCommand>();
+  sub->add_option("subsets", o->subsets,
+                  "subsets of tasks, in this order: NAME_challenges.json with NAME_solutions.json beside it, or a folder "
+                  "of TASK.json")
+      ->required()
+      ->type_name("SUBSET");
+  sub->add_option("--test", o->test,
+                  "names of the subsets whose test pairs are the test set, e.g. evaluation; their other pairs, and all "
+                  "pairs of the other subsets, are trained on")
+      ->type_name("NAME");
+  sub->add_option("--augment", o->augment, "copies of each task with other colours, turned or reflected")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 100000));
+  sub->add_option("--seed", o->seed, "seeds the copies and the places of the grids")->capture_default_str();
+  sub->add_flag("--unsolved", o->unsolved, "take test subsets without answers, to make a submission");
+  sub->add_option("--out", o->out, "folder to write")->required()->type_name("DIR");
+  sub->footer(
+      "example: hrm_train data arc arc-agi_training_challenges.json arc-agi_evaluation_challenges.json\n"
+      "             --test evaluation --out data/arc1");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_arc(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
 void add_data_arithmetic(CLI::App& data, Action& action) {
   CLI::App* sub =
       data.add_subcommand("arithmetic", "generate sums as language data: 'What is 12 + 34?' and the answer");
@@ -340,6 +369,7 @@ void add_data(CLI::App& app, Action& action) {
   sub->require_subcommand(1);
   add_data_sudoku(*sub, action);
   add_data_maze(*sub, action);
+  add_data_arc(*sub, action);
   add_data_arithmetic(*sub, action);
   add_data_vectors(*sub, action);
   add_data_answers(*sub, action);
