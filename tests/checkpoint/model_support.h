@@ -102,6 +102,10 @@ inline std::vector<Variant> all_variants() {
     c.mlp_t = true;
     c.pos_encodings = config::PositionEncoding::none;
   });
+  add("trm_damped", trm, [](config::ModelConfig& c) {
+    c.damping = 0.2;
+    c.embed_scale = 0.5;
+  });
   add("transformer", trm, [](config::ModelConfig& c) {
     c.arch = config::PuzzleArch::transformer;
     c.H_cycles = 1;

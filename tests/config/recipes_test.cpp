@@ -59,7 +59,7 @@ std::set<std::string> decisive_keys(const Config& c) {
                   "pos_encodings", "puzzle_emb_ndim", "puzzle_emb_len", "no_ACT_continue", "halt_max_steps",
                   "halt_exploration_prob"});
     add("objective", {"loss", "loss_precision"});
-    add("optim", {"puzzle_emb_lr", "puzzle_emb_weight_decay"});
+    if (c.model.puzzle_emb_ndim != 0) add("optim", {"puzzle_emb_lr", "puzzle_emb_weight_decay"});
   } else if (c.task == "language") {
     add("data", {"encoder_len", "decoder_len"});
     add("lm", {"arch", "style", "hidden_size", "num_heads", "layers"});

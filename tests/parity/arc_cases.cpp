@@ -95,7 +95,8 @@ void check_arc_tokens(const Case& c) {
       EXPECT_EQ(name.augmentation.undo(copy), grid(side)) << side;
       std::array<uint8_t, data::kArcCells> tokens{};
       data::arc_tokens(copy, example.at("offset").at(0), example.at("offset").at(1), tokens.data());
-      expect_equal("seq_" + side, at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())), c.at(at + "seq_" + side));
+      expect_equal("seq_" + side, at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())),
+                   c.at(at + "seq_" + side));
       EXPECT_EQ(data::crop_arc(tokens_of(c.at(at + "seq_" + side)).data()), grid("crop_" + side)) << side;
     }
     EXPECT_EQ(data::crop_arc(tokens_of(c.at(at + "corrupt")).data()), grid("crop_corrupt"));
@@ -105,7 +106,8 @@ void check_arc_tokens(const Case& c) {
 }
 
 void check_arc_voting(const Case& c) {
-  const auto names = json::parse(read_text(c.folder / "identifiers.json", ExitCode::data)).get<std::vector<std::string>>();
+  const auto names =
+      json::parse(read_text(c.folder / "identifiers.json", ExitCode::data)).get<std::vector<std::string>>();
   data::ArcVotes votes(names, data::read_arc_test_puzzles(c.folder / "test_puzzles.json"));
   const std::vector<int32_t> inputs = tokens_of(c.at("inputs")), answers = tokens_of(c.at("preds")),
                              ids = tokens_of(c.at("puzzle_identifiers"));

@@ -146,6 +146,17 @@ class Smoke:
             sys.exit(f"FAILED ({self.config}): the first rollouts answer otherwise than runs without rollouts")
         return plain
 
+    def vote(self):
+        """ARC: two answers for each test input, and pass@K."""
+        submission = self.work / "submission.json"
+        found = json.loads(self.call("eval", "--checkpoint", str(self.run), "--submission", str(submission)))
+        answers = json.loads(submission.read_text())
+        if found["tasks"] != len(answers) or not found["pass@1"] <= found["pass@2"] <= 1:
+            sys.exit(f"FAILED ({self.config}): eval gave {found}")
+        if any({"attempt_1", "attempt_2"} != set(a) for attempts in answers.values() for a in attempts):
+            sys.exit(f"FAILED ({self.config}): the submission is {answers}")
+        return [answers]
+
     def generate(self):
         lines = self.call("generate", str(self.run), "--input", "-", "--max-new-tokens", "5", "--format", "jsonl",
                           "--temperature", "0", stdin="".join(p + "\n" for p in self.entry["prompts"])).splitlines()
@@ -224,7 +235,7 @@ class Smoke:
             self.refuse(also=[] if learns else [["eval", "--checkpoint", str(self.run)]])
         else:
             self.export()
-            answers = self.solve() if self.task == "puzzle" else self.generate()
+            answers = self.vote() if "arc" in self.config else self.solve() if self.task == "puzzle" else self.generate()
         difference = self.two_ranks()
         result = f"loss on the fixed batch {before:.4f} -> {after:.4f}" if learns else "no loss"
         print(f"{self.config}: {result} in {steps} steps; "

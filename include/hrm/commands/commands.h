@@ -30,6 +30,8 @@ struct EvalOptions {
   int64_t segments = 0, rollouts = 0;  // as the overrides of section eval; 0: as configured
   // Task polychromic: folder for eval.json, with each prompt's answers, and what run_report makes of it. Empty: none.
   std::string report;
+  bool blank_identifier = false;  // EvalRequest
+  std::string submission = {};    // EvalRequest
   std::string base = {};  // folder of the weights that an adapter is for; empty: as the run, or the adapter, says
 };
 int run_eval(const EvalOptions& options);

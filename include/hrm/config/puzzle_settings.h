@@ -109,7 +109,7 @@ struct ModelConfig {
       "base that the rotary frequencies are computed from",
       ReadWhen{"model.pos_encodings", {"rope"}, "rotates nothing", "set model.pos_encodings to rope"});
     f("embed_scale", &ModelConfig::embed_scale, RealRange{0, 1e6, true}, "",
-      "factor of the input embedding, besides sqrt(hidden_size). A larger input weighs more against the state");
+      "multiply the input embedding by this, besides sqrt(hidden_size). A larger input weighs more against the state");
     f("start_std", &ModelConfig::start_std, RealRange{0, 100}, "",
       "start each sample from a random state of this standard deviation (EqR, arXiv 2605.21488: 1); 0 = from the rows "
       "H_init and L_init");

@@ -83,7 +83,8 @@ struct ArcBuildResult {
 // subsets, and Error(environment) where it cannot write.
 ArcBuildResult build_arc(const ArcBuildOptions& options, const std::filesystem::path& out);
 
-// test_puzzles.json of such a folder, the tasks with their answers.
+// The tasks of the test split with their answers, in such a folder.
+inline constexpr const char* kArcTestPuzzles = "test_puzzles.json";
 std::vector<ArcTask> read_arc_test_puzzles(const std::filesystem::path& file);
 
 }  // namespace hrm::data

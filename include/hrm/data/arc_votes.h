@@ -51,8 +51,8 @@ class ArcVotes {
   double mean_over_tasks(int64_t k, int64_t copies, bool whole) const;
 
   std::vector<ArcTask> tasks_;
-  std::vector<ArcName> names_;   // by identifier
-  std::vector<int64_t> copies_;  // by identifier
+  std::vector<ArcName> names_;                                              // by identifier
+  std::vector<int64_t> copies_;                                             // by identifier
   std::map<std::pair<std::string, ArcGrid>, std::vector<Answer>> answers_;  // by task and input, in order of arrival
 };
 

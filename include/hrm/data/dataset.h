@@ -28,7 +28,7 @@ struct DatasetPart {
 };
 
 // The kind of puzzle, if known. It decides how puzzles are displayed and how answers are checked.
-enum class PuzzleKind { unknown, sudoku, maze };
+enum class PuzzleKind { unknown, sudoku, maze, arc };
 const char* name(PuzzleKind kind);
 
 // Immutable and safe to read from several threads.

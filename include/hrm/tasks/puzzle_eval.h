@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "hrm/config/config.h"
@@ -17,9 +18,18 @@
 
 namespace hrm::data {
 class TestReader;
-}
+struct TestBatch;
+}  // namespace hrm::data
 
 namespace hrm::tasks {
+
+// The answers to some samples, on the host.
+struct PuzzleAnswers {
+  at::Tensor identifiers;  // (N) int32, of the samples
+  at::Tensor inputs;       // (N, S) int32
+  at::Tensor tokens;       // (N, S) int32: the answers; with rollouts the chosen ones
+  at::Tensor q_halt;       // (N) float32
+};
 
 struct PuzzleEvalOptions {
   // Samples that run at a time. 0 = the samples in equal parts, none larger than largest_batch, or half of it with
@@ -32,6 +42,10 @@ struct PuzzleEvalOptions {
   config::RolloutSelector selector = config::RolloutSelector::q;  // with rollouts
   PuzzleRules rules = {};  // with rollouts: how well a choice by the rules would do; empty: is not reported
   int64_t largest_batch = 2048;
+  // The model gets the blank identifier for every sample, so that no puzzle has an embedding of its own.
+  bool blank_identifier = false;
+  // Gets this rank's answers, batch by batch; for it the host reads them. Empty: nobody does.
+  std::function<void(const PuzzleAnswers&)> on_answers = {};
   // With rollouts.rollouts above 1 each sample has several; rows, segments and cuda_graphs of it follow from the above.
   RolloutOptions rollouts{.rollouts = 1};
 };
@@ -76,8 +90,13 @@ class PuzzleEvaluation {
   std::unique_ptr<PuzzleEvaluator> evaluator_;  // or, with rollouts:
   std::unique_ptr<RolloutEvaluator> rollouts_;
   config::RolloutSelector selector_ = config::RolloutSelector::q;
+  data::TestBatch read_batch(int64_t index) const;
+  void hand_over(const data::TestBatch& test, int64_t index, const at::Tensor& tokens, const at::Tensor& q_halt) const;
+
   int64_t segments_ = 0;
   PuzzleRules rules_;
+  std::optional<int64_t> blank_;  // the identifier that the model gets instead of a sample's own
+  std::function<void(const PuzzleAnswers&)> on_answers_;
 };
 
 // "exact 61.2 % | cells 93.4 % | Q right 88.0 %", also used by `hrm_train eval`.

@@ -9,6 +9,7 @@
 #include "hrm/commands/language_data.h"
 #include "hrm/config/load.h"
 #include "hrm/config/task_settings.h"
+#include "hrm/data/arc.h"
 #include "hrm/data/chat_dataset.h"
 #include "hrm/data/chat_open.h"
 #include "hrm/data/maze.h"
@@ -40,6 +41,22 @@ std::string draw_tokens(const std::vector<int32_t>& tokens) {
   return text;
 }
 
+// The rows and columns that hold a grid: its colours, "." for black, and "+" for its end.
+std::string draw_arc(const std::vector<int32_t>& tokens) {
+  std::string text;
+  for (int row = 0; row < kArcSide; ++row) {
+    std::string line;
+    for (int col = 0; col < kArcSide; ++col) {
+      const int32_t token = tokens[static_cast<size_t>(row * kArcSide + col)];
+      const char colour = token == 2 ? '.' : static_cast<char>('0' + token - 2);
+      line += token < 1 ? "  " : token == 1 ? " +" : std::string{' ', colour};
+    }
+    line.resize(line.find_last_not_of(' ') + 1);
+    if (!line.empty()) text += line + "\n";
+  }
+  return text;
+}
+
 std::string draw_board(const PuzzleDataset& dataset, const std::vector<int32_t>& tokens,
                        const SudokuGeometry& geometry) {
   std::string text;
@@ -49,6 +66,8 @@ std::string draw_board(const PuzzleDataset& dataset, const std::vector<int32_t>&
     case PuzzleKind::maze:
       for (const int32_t token : tokens) text += token > 0 ? maze_character(token) : '?';
       return draw_maze(text);
+    case PuzzleKind::arc:
+      return draw_arc(tokens);
     case PuzzleKind::unknown:
       break;
   }

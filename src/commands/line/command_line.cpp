@@ -75,6 +75,12 @@ void add_eval(CLI::App& app, Action& action) {
                   "polychromic)")
       ->type_name("DIR")
       ->check(not_empty);
+  sub->add_flag("--blank-identifier", o->blank_identifier,
+                "give every puzzle the blank identifier, so that none has an embedding of its own (task puzzle)");
+  sub->add_option("--submission", o->submission,
+                  "write the two best answers to each ARC test input to this file, in the form of the ARC Prize")
+      ->type_name("FILE")
+      ->check(not_empty);
   add_overrides(*sub, o->overrides);
   sub->footer(
       "examples: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw\n"
@@ -83,6 +89,7 @@ void add_eval(CLI::App& app, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
+      check_can_write(o->submission);
       return commands::run_eval(*o);
     };
   });

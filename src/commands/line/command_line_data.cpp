@@ -91,9 +91,10 @@ void add_data_maze(CLI::App& data, Action& action) {
 void add_data_arc(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("arc", "build an ARC-AGI dataset from JSON tasks, as the builder of TRM does");
   auto o = std::make_shared<data::ArcCommand>();
-  sub->add_option("subsets", o->subsets,
-                  "subsets of tasks, in this order: NAME_challenges.json with NAME_solutions.json beside it, or a folder "
-                  "of TASK.json")
+  sub->add_option(
+         "subsets", o->subsets,
+         "subsets of tasks, in this order: NAME_challenges.json with NAME_solutions.json beside it, or a folder "
+         "of TASK.json")
       ->required()
       ->type_name("SUBSET");
   sub->add_option("--test", o->test,

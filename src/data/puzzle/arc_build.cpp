@@ -202,7 +202,7 @@ ArcBuildResult build_arc(const ArcBuildOptions& options, const fs::path& out) {
   result.train_examples = SplitWriter(out, "train", train).write(identifiers, random);
   if (!test.empty()) result.test_examples = SplitWriter(out, "test", test).write(identifiers, random);
   write_text_atomic(out / "identifiers.json", python_json(listed));
-  write_text_atomic(out / "test_puzzles.json", python_json(test_puzzles));
+  write_text_atomic(out / kArcTestPuzzles, python_json(test_puzzles));
   result.tasks = static_cast<int64_t>(tasks.size());
   result.identifiers = static_cast<int64_t>(listed.size());
   return result;

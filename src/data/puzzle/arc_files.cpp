@@ -30,10 +30,11 @@ Json parse_ordered(const fs::path& file) {
 ArcGrid grid_of(const Json& json, const std::string& where) {
   require(json.is_array() && !json.empty() && json[0].is_array(), ExitCode::data, where,
           " is not a list of rows of colours");
-  ArcGrid grid{static_cast<int>(std::min<size_t>(json.size(), 1000)), static_cast<int>(std::min<size_t>(json[0].size(), 1000)),
+  ArcGrid grid{static_cast<int>(std::min<size_t>(json.size(), 1000)),
+               static_cast<int>(std::min<size_t>(json[0].size(), 1000)),
                {}};
-  require(grid.rows <= kArcSide && grid.cols >= 1 && grid.cols <= kArcSide, ExitCode::data, where, " has ",
-          json.size(), " rows and ", json[0].size(), " columns; a grid has 1 to ", kArcSide, " of each");
+  require(grid.rows <= kArcSide && grid.cols >= 1 && grid.cols <= kArcSide, ExitCode::data, where, " has ", json.size(),
+          " rows and ", json[0].size(), " columns; a grid has 1 to ", kArcSide, " of each");
   for (size_t r = 0; r < json.size(); ++r) {
     require(json[r].is_array() && json[r].size() == json[0].size(), ExitCode::data, where, ": row ", r + 1,
             json[r].is_array() ? cat(" has ", json[r].size(), " columns, the first has ", json[0].size())

@@ -54,6 +54,8 @@ const char* name(PuzzleKind kind) {
       return "sudoku";
     case PuzzleKind::maze:
       return "maze";
+    case PuzzleKind::arc:
+      return "arc";
     case PuzzleKind::unknown:
       break;
   }

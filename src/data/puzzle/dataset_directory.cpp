@@ -8,6 +8,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
+#include "hrm/data/arc.h"
 #include "hrm/data/maze.h"
 #include "hrm/data/sudoku.h"
 #include "hrm/formats/json.h"
@@ -145,7 +146,7 @@ class DirectoryDataset final : public PuzzleDataset {
             meta_path.string(), ": \"total_puzzles\" is not the ", num_puzzles(), " puzzles that the sets have");
     read_identifiers(root / "identifiers.json");
     finish_index();
-    guess_kind(config);
+    guess_kind(root, config);
     if (num_examples() * meta_.seq_len <= kScanAtOpen) {
       std::vector<int32_t> row(meta_.seq_len);
       for (int64_t index = 0; index < num_examples(); ++index) example(index, row.data(), row.data());
@@ -225,7 +226,13 @@ class DirectoryDataset final : public PuzzleDataset {
   }
 
   // The layout does not say what the tokens mean, but the sizes nearly determine it.
-  void guess_kind(const config::DataConfig& config) {
+  void guess_kind(const fs::path& root, const config::DataConfig& config) {
+    std::error_code ignored;
+    if (meta_.seq_len == kArcCells && meta_.vocab_size == kArcVocabSize &&
+        fs::exists(root / kArcTestPuzzles, ignored)) {
+      kind_ = PuzzleKind::arc;
+      return;
+    }
     const int side = maze_side(static_cast<size_t>(meta_.seq_len));
     const bool may_be_sudoku = side > 0 && side <= kMaxSudokuSize && meta_.vocab_size == side + 2;
     const bool may_be_maze = side > 0 && meta_.vocab_size == kMazeVocabSize;

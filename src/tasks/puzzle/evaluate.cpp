@@ -1,7 +1,12 @@
 // The evaluation of a trained puzzle model.
+#include <optional>
+
 #include "hrm/base/error.h"
+#include "hrm/base/file.h"
 #include "hrm/base/log.h"
+#include "hrm/data/arc_votes.h"
 #include "hrm/data/dataset.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/tasks/evaluation.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
@@ -31,14 +36,52 @@ void check_fits(const data::PuzzleDataset& dataset, const PuzzleInference& loade
           "; to fine-tune it on them: hrm_train train --init ", loaded.checkpoint.string());
 }
 
+// Where the data are ARC tasks with their answers.
+std::optional<data::ArcVotes> arc_votes(const data::PuzzleDataset& dataset, const EvalRequest& request) {
+  const bool arc = dataset.kind() == data::PuzzleKind::arc;
+  require(arc || request.submission.empty(), ExitCode::usage, "--submission: '", dataset.origin(),
+          "' is no folder of ARC tasks, as 'hrm_train data arc' makes it");
+  if (!arc) return std::nullopt;
+  const auto file = std::filesystem::path(dataset.origin()).parent_path() / data::kArcTestPuzzles;
+  return data::ArcVotes(dataset.identifiers(), data::read_arc_test_puzzles(file));
+}
+
+void add_votes(data::ArcVotes& votes, const PuzzleAnswers& answers) {
+  const int64_t cells = answers.inputs.size(1);
+  for (int64_t row = 0; row < answers.inputs.size(0); ++row) {
+    votes.add(answers.identifiers.const_data_ptr<int32_t>()[row],
+              answers.inputs.const_data_ptr<int32_t>() + row * cells,
+              answers.tokens.const_data_ptr<int32_t>() + row * cells, answers.q_halt.const_data_ptr<float>()[row]);
+  }
+}
+
+// pass@K of all votes, and of those of the task itself and its first copies alone.
+void report_votes(const data::ArcVotes& votes, const EvalRequest& request, EvalOutcome& outcome) {
+  outcome.values.emplace_back("tasks", static_cast<double>(votes.tasks().size()));
+  for (const int64_t k : {1, 2, 5, 10, 100, 1000}) outcome.values.emplace_back(cat("pass@", k), votes.pass(k));
+  outcome.values.emplace_back("whole_pass@2", votes.pass_whole(2));
+  for (const int64_t copies : {1, 10, 100}) {
+    for (const int64_t k : {1, 2}) {
+      outcome.values.emplace_back(cat("pass@", k, "_of_", copies), votes.pass(k, copies));
+    }
+  }
+  outcome.text += cat(" | pass@1 ", metrics::percent(votes.pass(1)), " | pass@2 ", metrics::percent(votes.pass(2)),
+                      " of ", votes.tasks().size(), " tasks");
+  if (!request.submission.empty()) write_text_atomic(request.submission, votes.submission() + "\n");
+}
+
 }  // namespace
 
 EvalOutcome evaluate_puzzles(const StoredModel& stored, const EvalRequest& request) {
   const auto dataset = open_eval_data(request, stored.config);
   const PuzzleInference loaded = open_puzzle_model(stored, weights_to_evaluate(stored.config), dataset->meta().seq_len);
   check_fits(*dataset, loaded);
-  const PuzzleEvalOptions options =
-      puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0);
+  PuzzleEvalOptions options = puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0);
+  require(!request.blank_identifier || loaded.model->dims().puzzle_emb_ndim > 0, ExitCode::usage,
+          "--blank-identifier: the model has no puzzle embedding, so no identifier changes its answers; leave it out");
+  options.blank_identifier = request.blank_identifier;
+  std::optional<data::ArcVotes> votes = arc_votes(*dataset, request);
+  if (votes) options.on_answers = [&](const PuzzleAnswers& answers) { add_votes(*votes, answers); };
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
             dataset->origin(), ", ",
             options.rollouts.rollouts > 1 ? cat(options.rollouts.rollouts, " rollouts of ") : std::string(),
@@ -48,9 +91,11 @@ EvalOutcome evaluate_puzzles(const StoredModel& stored, const EvalRequest& reque
   outcome.head = eval_head(loaded);
   outcome.values = evaluation.run(request.progress);
   outcome.text = puzzle_eval_text(outcome.values);
+  if (votes) report_votes(*votes, request, outcome);
   outcome.head["data"] = dataset->origin();
   outcome.head["segments"] = options.segments;
   outcome.head["early_halt"] = options.early_halt;
+  if (options.blank_identifier) outcome.head["blank_identifier"] = true;
   outcome.head["rollouts"] = options.rollouts.rollouts;
   if (options.rollouts.rollouts > 1) {
     outcome.head["noise"] = options.rollouts.noise;

@@ -83,7 +83,9 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
       selector_(options.selector),
       segments_(options.segments),
-      rules_(options.rules) {
+      rules_(options.rules),
+      on_answers_(options.on_answers) {
+  if (options.blank_identifier) blank_ = dataset->meta().blank_identifier_id;
   const int64_t ranks = comm_->ranks();
   const auto make_reader = [&](int64_t batch_size) {
     data::TestReaderOptions reader_options;
@@ -120,6 +122,24 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
 }
 
 PuzzleEvaluation::~PuzzleEvaluation() = default;
+
+// A batch as the model gets it; hand_over() has the samples' own identifiers.
+data::TestBatch PuzzleEvaluation::read_batch(int64_t index) const {
+  data::TestBatch test = reader_->batch(index);
+  if (blank_) test.batch.puzzle_identifiers = at::full_like(test.batch.puzzle_identifiers, *blank_);
+  return test;
+}
+
+void PuzzleEvaluation::hand_over(const data::TestBatch& test, int64_t index, const at::Tensor& tokens,
+                                 const at::Tensor& q_halt) const {
+  if (!on_answers_) return;
+  const at::Tensor own = blank_ ? reader_->batch(index).batch.puzzle_identifiers : test.batch.puzzle_identifiers;
+  const auto host = [](const at::Tensor& t, at::ScalarType type) { return t.to(at::kCPU, type).contiguous(); };
+  on_answers_({.identifiers = host(own.narrow(0, 0, test.batch.valid_rows), at::kInt),
+               .inputs = host(test.batch.inputs.narrow(0, 0, test.batch.valid_rows), at::kInt),
+               .tokens = host(tokens, at::kInt),
+               .q_halt = host(q_halt, at::kFloat)});
+}
 
 namespace {
 
@@ -158,7 +178,7 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
   AsyncReader finished;
   int64_t done = 0;
   for (int64_t index = 0; index < reader_->num_batches(); ++index) {
-    const data::TestBatch test = reader_->batch(index);
+    const data::TestBatch test = read_batch(index);
     const int64_t valid = test.batch.valid_rows;
     done += test.global_valid_rows;
     if (valid > 0) {
@@ -171,6 +191,8 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
         return values.gather(1, chosen.unsqueeze(1)).squeeze(1);
       };
       const at::Tensor chosen = choose_rollouts(answers, selector_), found = of(right, chosen);
+      const at::Tensor cell = chosen.view({-1, 1, 1}).expand({-1, 1, answers.tokens.size(2)});
+      hand_over(test, index, answers.tokens.gather(1, cell).squeeze(1), of(answers.q_halt, chosen));
       const at::Tensor cells = (hits.logical_and(labelled).sum(-1) / labelled.sum(-1).clamp_min(1)).to(at::kDouble);
       const at::Tensor halts = of(answers.q_halt, chosen).ge(0).eq(found.gt(0)).logical_and(counted.squeeze(1));
       const at::Tensor differ = answers.tokens.ne(answers.tokens.narrow(1, 0, 1)).any(-1).any(-1);
@@ -224,7 +246,7 @@ NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>
   };
   int64_t done = 0;
   for (int64_t index = 0; index < reader_->num_batches(); ++index) {
-    const data::TestBatch test = reader_->batch(index);
+    const data::TestBatch test = read_batch(index);
     const int64_t valid = test.batch.valid_rows;
     done += test.global_valid_rows;
     if (valid == 0) {  // the last batch may not have a row for every rank
@@ -233,6 +255,7 @@ NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>
       continue;
     }
     const PuzzleEvaluator::Answers answers = evaluator_->run(test.batch, test.examples);
+    if (on_answers_) hand_over(test, index, answers.logits.argmax(-1), answers.q_halt);
     // Padding rows are skipped: they would enter the Q loss as solved puzzles.
     models::SegmentOutput output;
     output.logits = answers.logits;
