@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Trains hrm_train and the official HRM code from the same puzzles and compares accuracy over training time.
+"""Trains hrm_train and the official HRM or TRM code from the same puzzles and compares accuracy over training time.
 
-    .venv/bin/python scripts/bench/time_to_accuracy.py --hrm HRM --dir runs/tta --sides official,ours --seeds 0,1
+    .venv/bin/python scripts/bench/time_to_accuracy.py --checkout HRM --dir runs/tta --sides official,ours --seeds 0,1
+    .venv/bin/python scripts/bench/time_to_accuracy.py --model trm_mlp --checkout TinyRecursiveModels --dir runs/trm
     scripts/bench/time_to_accuracy.py --dir runs/tta --report --picture curve.svg
 
-27 million parameters, batch 384, learning rate 7e-5, weight decay 1.0, warm-up 2,000 steps, --steps steps; both are
-evaluated on all test puzzles every --eval-every steps, by 16 segments. Only training counts as time: evaluation, saving
+--model hrm: 27 million parameters, learning rate 7e-5. trm_att and trm_mlp: 7 and 5 million, learning rate 1e-4, averaged
+weights (0.999). Weight decay 1.0, warm-up 2,000 steps, --batch, --steps steps; both are evaluated on all test puzzles
+every --eval-every steps, by 16 segments. Only training counts as time: evaluation, saving
 and starting do not. The official code's compilation does not count either (its first steps after a start are taken to
 last as long as the others); our graph recording does.
 
@@ -31,7 +33,7 @@ import command  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-CONFIG = "configs/puzzle/hrm_sudoku17.json"
+CONFIGS = {model: f"configs/puzzle/{model}_sudoku17.json" for model in ("hrm", "trm_att", "trm_mlp")}
 STOPPED = 75  # exit code: saved, start again
 MODES = ["eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 UNTIMED = 6  # steps after a start of the official code in which it compiles
@@ -71,7 +73,7 @@ def train_official(args):
     lines, state_file = args.dir / f"{name}_seed{seed}.jsonl", args.dir / f"{name}_seed{seed}.pt"
     cuda = args.device == "cuda"
     overrides = official_step.parsed(args.official_set)
-    official = official_step.Official("hrm", str(args.hrm), args.batch, args.mode, device=args.device, seed=seed,
+    official = official_step.Official(args.model, str(args.checkout), args.batch, args.mode, device=args.device, seed=seed,
                                       dtype="bfloat16" if cuda else "float32", overrides=overrides)
     train, test = (official_step.read_sudoku(ROOT / p, args.device) for p in (args.train, args.test))
     test = [x[:args.puzzles] for x in test] if args.puzzles else test
@@ -161,7 +163,7 @@ def harvest(args, name, seed):
 
 def train_ours(args, name, overrides, seed, environment):
     log_every = next(n for n in (50, 25, 20, 10, 5, 2, 1) if args.eval_every % n == 0)
-    words = [str(args.binary), "train", "--config", CONFIG, f"run.dir={args.dir}", f"run.name={name}_seed{seed}",
+    words = [str(args.binary), "train", "--config", CONFIGS[args.model], f"run.dir={args.dir}", f"run.name={name}_seed{seed}",
              f"run.seed={seed}", f"data.train={args.train}", f"data.test={args.test}", f"train.steps={args.steps}",
                f"train.global_batch_size={args.batch}", f"optim.warmup_steps={min(2000, args.steps)}",
                f"train.log_every={log_every}", f"train.eval_every={args.eval_every}", "train.keep_checkpoints=1",
@@ -262,7 +264,8 @@ def report(args):
 def main():
     parser = command.Parser(__doc__)
     parser.add_argument("--dir", type=pathlib.Path, required=True, help="folder of the runs and their results")
-    parser.add_argument("--hrm", type=pathlib.Path, metavar="PATH", help="checkout of the official HRM code")
+    parser.add_argument("--model", default="hrm", choices=sorted(CONFIGS), help="of both sides (default: %(default)s)")
+    parser.add_argument("--checkout", type=pathlib.Path, metavar="PATH", help="of the official code of the model")
     parser.add_argument("--sides", default="official,ours",
                         help="official, and names of ours (default: %(default)s)")
     parser.add_argument("--seeds", default="0,1", help="comma-separated (default: %(default)s)")
@@ -313,11 +316,11 @@ def main():
     except ValueError:
         parser.error(f"--seeds '{args.seeds}': give whole numbers, e.g. 0,1")
     if "official" in sides and args.worker is None:
-        if not args.hrm:
-            parser.error("the official side needs --hrm, a checkout of the official code")
-        command.checkout(args.hrm, "HRM")
+        if not args.checkout:
+            parser.error("the official side needs --checkout, a checkout of the official code")
+        command.checkout(args.checkout, "HRM" if args.model == "hrm" else "TRM")
         command.need_torch()
-    args.hrm = args.hrm.resolve() if args.hrm else None
+    args.checkout = args.checkout.resolve() if args.checkout else None
     if args.worker is not None:
         return train_official(args)
     for path in (args.train, args.test):

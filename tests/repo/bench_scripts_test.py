@@ -599,7 +599,7 @@ class WrongInput(unittest.TestCase):
     def test_time_to_accuracy(self):
         script, ours = "time_to_accuracy.py", ("--dir", self.dir / "tta", "--sides", "ours")
         self.refused(script, 2, "--dir")
-        self.refused(script, 2, "needs --hrm", "--dir", self.dir)
+        self.refused(script, 2, "needs --checkout", "--dir", self.dir)
         self.refused(script, 2, "whole numbers", *ours, "--seeds", "a")
         self.refused(script, 2, "no time for training", *ours, "--minutes", "0.1")
         self.refused(script, 2, "--picture needs --report", *ours, "--picture", "x.svg")
