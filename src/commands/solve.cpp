@@ -288,10 +288,12 @@ class Solver {
                                   host.valid_rows};
     std::string previous = question;
     const objectives::Evaluation result = objectives::act_evaluate(
-        *loaded_.model, batch, segments_, [&](int64_t segment, const models::SegmentOutput& out) {
+        *loaded_.model, batch, segments_,
+        [&](int64_t segment, const models::SegmentOutput& out) {
           const at::Tensor tokens = out.logits.argmax(-1).to(at::kCPU, at::kLong).contiguous();
           show(question, segment, text_of(tokens, 0), previous, out.q_halt.to(at::kCPU, at::kFloat).contiguous());
-        });
+        },
+        static_cast<uint64_t>(loaded_.config.run.seed), solved_++);
     return {result.output.logits, result.output.q_halt, result.output.q_continue, result.state.steps};
   }
 

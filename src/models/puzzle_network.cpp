@@ -216,7 +216,7 @@ SegmentDraws PuzzleModel::draws_of_segment(const at::Tensor& keys, const at::Ten
   if (!config_.draws()) return {};
   require(keys.defined(), ExitCode::unexpected, "a model with noise was given no keys");
   const int64_t updates = config_.H_cycles * (config_.L_cycles + 1);
-  return {.first = keys * kDrawsPerKey + segments * updates, .seed = seed};
+  return {.first = keys * kDrawsPerKey + segments.to(at::kLong) * updates, .seed = seed};
 }
 
 at::Tensor PuzzleModel::q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows,

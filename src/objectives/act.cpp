@@ -146,20 +146,22 @@ TrainSegment act_train_segment(models::PuzzleModel& model, ActState& state, at::
 }
 
 Evaluation act_evaluate(models::PuzzleModel& model, const data::PuzzleBatch& batch, int64_t segments,
-                        const SegmentCallback& on_segment) {
+                        const SegmentCallback& on_segment, uint64_t seed, int64_t first_example) {
   const at::NoGradGuard no_grad;
   const nn::Fp8Evaluation fp8(model.fp8());
   Evaluation result{.output = {}, .state = make_act_state(model, batch.inputs.size(0))};
   ActState& state = result.state;
   act_begin(state, batch, model.H_init(), model.L_init());
   at::Tensor rows, keys;
-  if (model.needs_keys()) keys = at::arange(state.size(), state.steps.options().dtype(at::kLong)) * kKeysPerExample;
-  if (model.config().start_std > 0) model.start_rows(state.carry, state.halted, keys, /*seed=*/0);
+  if (model.needs_keys()) {
+    keys = (at::arange(state.size(), state.steps.options().dtype(at::kLong)) + first_example) * kKeysPerExample;
+  }
+  if (model.config().start_std > 0) model.start_rows(state.carry, state.halted, keys, seed);
   if (model.dims().puzzle_emb_ndim > 0) rows = model.puzzle_embedding().index_select(0, state.puzzle_identifiers);
   for (int64_t segment = 1; segment <= segments; ++segment) {
     models::SegmentDraws draws;
     if (model.config().draws()) {
-      draws = model.draws_of_segment(keys, at::full({}, segment - 1, keys.options()), /*seed=*/0);
+      draws = model.draws_of_segment(keys, at::full({}, segment - 1, keys.options()), seed);
     }
     result.output = model.segment(state.carry, state.inputs, rows, draws);
     state.carry = result.output.carry;

@@ -4,6 +4,16 @@
 
 namespace hrm::tasks {
 
+int64_t planned_steps(const config::TrainConfig& config, const Task& task) {
+  if (config.steps > 0) return config.steps;
+  // In this order of operations, as the official trainer rounds.
+  const auto steps =
+      static_cast<int64_t>(config.epochs * task.samples_per_epoch() / static_cast<double>(config.global_batch_size));
+  require(steps > 0, ExitCode::usage, "train.epochs = ", config.epochs, " is less than one step of ",
+          config.global_batch_size, " samples; set train.steps or more epochs");
+  return steps;
+}
+
 std::optional<double> find_value(const NamedValues& values, const std::string& key) {
   for (const auto& [name, value] : values) {
     if (name == key) return value;

@@ -23,16 +23,6 @@
 namespace hrm::train {
 namespace {
 
-int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task) {
-  if (config.steps > 0) return config.steps;
-  // In this order of operations, as the official trainer rounds.
-  const auto steps =
-      static_cast<int64_t>(config.epochs * task.samples_per_epoch() / static_cast<double>(config.global_batch_size));
-  require(steps > 0, ExitCode::usage, "train.epochs = ", config.epochs, " is less than one step of ",
-          config.global_batch_size, " samples; set train.steps or more epochs");
-  return steps;
-}
-
 optim::OptimizerOptions optimizer_options(const config::OptimConfig& config) {
   return {.name = config.name,
           .beta1 = config.beta1,
@@ -91,7 +81,7 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
                  .warmup = config.runtime.graph_warmup_steps,
                  .refusal = task.why_not_captured()}) {
   accumulation_ = split_batch(config.train, comm_->ranks()).accumulation;
-  total_steps_ = planned_steps(config.train, task);
+  total_steps_ = tasks::planned_steps(config.train, task);
   nn::ParameterSet& parameters = task.parameters();
   reducer_ =
       std::make_unique<parallel::GradientReducer>(parameters, *comm_, parallel::reducer_options(config.parallel));

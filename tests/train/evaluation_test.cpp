@@ -35,6 +35,32 @@ TEST(Evaluation, EarlyHaltStopsEachRowByTheModelsRule) {
       {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4"});
 }
 
+// A third of the cycles, two thirds, all; also where epochs give the length. An evaluation runs all of them.
+TEST(DepthCurriculum, FollowsTheLengthOfTheRun) {
+  for (const std::vector<std::string>& length :
+       {std::vector<std::string>{"train.steps=10"}, {"train.steps=0", "train.epochs=0.4"}}) {
+    std::vector<std::string> overrides{"model.depth_curriculum=true", "model.H_cycles=3", "model.L_cycles=4",
+                                       "eval.max_samples=4"};
+    overrides.insert(overrides.end(), length.begin(), length.end());
+    testing::SmallRun run(testing::fresh_folder("runs"), overrides);
+    ASSERT_EQ(tasks::planned_steps(run.loaded.config.train, run.task), 10);
+    run.trainer.start_fresh();
+    const models::PuzzleModel& model = run.task.model();
+    std::vector<std::pair<int64_t, int64_t>> depths;
+    for (int step = 0; step < 10; ++step) {
+      run.trainer.run_steps(1);
+      depths.emplace_back(model.H_cycles(), model.L_cycles());
+    }
+    const std::pair<int64_t, int64_t> first{1, 2}, second{2, 3}, last{3, 4};
+    EXPECT_EQ(depths, (std::vector{first, first, first, second, second, second, last, last, last, last})) << length[0];
+    testing::SmallRun half(testing::fresh_folder("half"), overrides);
+    half.trainer.start_fresh();
+    half.trainer.run_steps(1);
+    half.task.evaluate([](const tasks::EvalProgress&) {});
+    EXPECT_EQ(half.task.model().H_cycles(), 3);
+  }
+}
+
 TEST(Evaluation, IsKeptWhileTheTrainingGoesOn) {
   for (const char* early : {"eval.early_halt=false", "eval.early_halt=true"}) {
     testing::check_kept_evaluation({early, "eval.max_samples=50", "eval.batch_size=20"});

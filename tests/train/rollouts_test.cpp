@@ -177,6 +177,10 @@ TEST(RolloutEvaluation, ReportsEachSelector) {
     return run.task.evaluate([](const tasks::EvalProgress&) {});
   };
   const tasks::NamedValues plain = evaluated({});
+  const tasks::NamedValues moving = evaluated({"eval.rollouts=2", "eval.selector=first"});
+  EXPECT_GT(tasks::value_of(moving, "residual"), 0);
+  EXPECT_GE(tasks::value_of(moving, "settled"), 0);
+  EXPECT_LE(tasks::value_of(moving, "settled"), 3) << "four segments change the answer at most three times";
   tasks::NamedValues first;
   for (const char* batch : {"eval.batch_size=0", "eval.batch_size=7", "eval.batch_size=60"}) {
     const tasks::NamedValues wide = evaluated({"eval.rollouts=3", "eval.noise=0.5", batch});

@@ -22,7 +22,7 @@ enum class Stream : uint32_t {
   dropout = 10,       // masks of dropout; index = step
   state_noise = 11,   // noise on a recurrent state; index = key * 2^16 + segment
   path_noise = 12,    // noise of the updates in a segment; index = key * 2^16 + update
-  start_state = 13,   // states that samples start with; index = key * 2^16
+  start_state = 13,   // states that samples start with; index = key * 2^16 + which state
 };
 
 // Marks functions that kernels call, too.

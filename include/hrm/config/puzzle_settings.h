@@ -119,8 +119,8 @@ struct ModelConfig {
       "standard deviation of the noise that is added at each update of z_H and z_L, in evaluations too (EqR: 0.01)");
     f("depth_curriculum", &ModelConfig::depth_curriculum, Flag{}, "",
       "train the first 30 % of the steps with a third of H_cycles and L_cycles and the next 30 % with two thirds "
-      "(CGAR, "
-      "arXiv 2511.08653). Evaluations run all of them");
+      "(CGAR, arXiv 2511.08653). Evaluations run all of them",
+      Resume::fixed);
   }
 };
 

@@ -15,11 +15,11 @@ namespace hrm::data {
 class ArcVotes {
  public:
   // `identifiers`: names by puzzle identifier, 0 is blank (identifiers.json). `tasks`: with their answers
-  // (test_puzzles.json). Throws Error(data) for a name that is none of a task or of a copy.
+  // (test_puzzles.json). Throws Error(data) for a name that neither a task nor a copy has.
   ArcVotes(const std::vector<std::string>& identifiers, std::vector<ArcTask> tasks);
 
-  // One answer: puzzle identifier, (900) tokens of question and answer, Q value of halting (a logit). Identifier 0 is
-  // padding and does not count, nor do tasks that are not among `tasks`.
+  // One answer: puzzle identifier, (900) tokens of question and answer, Q value of halting (a logit; NaN counts as
+  // probability 0). Identifier 0 is padding and does not count, nor do tasks that are not among `tasks`.
   void add(int32_t identifier, const int32_t* question, const int32_t* answer, float q_halt);
 
   struct Candidate {

@@ -115,8 +115,8 @@ struct Evaluation {
 using SegmentCallback = std::function<void(int64_t segment, const models::SegmentOutput& output)>;
 
 // Runs `segments` segments of `batch` (on the model's device) from a fresh carry, without early halting or autograd.
-// Row i draws with the key i * kKeysPerExample and seed 0.
+// Row i draws with the key (first_example + i) * kKeysPerExample.
 Evaluation act_evaluate(models::PuzzleModel& model, const data::PuzzleBatch& batch, int64_t segments,
-                        const SegmentCallback& on_segment = {});
+                        const SegmentCallback& on_segment = {}, uint64_t seed = 0, int64_t first_example = 0);
 
 }  // namespace hrm::objectives

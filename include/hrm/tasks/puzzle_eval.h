@@ -75,8 +75,9 @@ class PuzzleEvaluation {
   //
   // With rollouts: count, accuracy, exact_accuracy and q_halt_accuracy of the chosen ones, steps, and the shares of
   // samples that each selector gets right (exact_q, exact_majority, ...) and that some rollout gets right (exact_any),
-  // the mean over rollouts (exact_mean), and the share whose rollouts disagree (answers_differ). With rules also
-  // exact_valid: the largest Q value among answers that obey them; for that the host reads the answers of each batch.
+  // the mean over rollouts (exact_mean), and the share whose rollouts disagree (answers_differ). Means of the chosen
+  // ones: residual and settled (RolloutEvaluator::Answers). With rules also exact_valid: the largest Q value among
+  // answers that obey them; for that the host reads the answers of each batch.
   NamedValues run(const std::function<void(const EvalProgress&)>& progress);
 
  private:

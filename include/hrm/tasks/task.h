@@ -126,6 +126,9 @@ class Task : public Stateful {
   virtual std::string describe() const = 0;
 };
 
+// The optimizer steps of a whole run: train.steps, or those of train.epochs. Error(usage) for less than one.
+int64_t planned_steps(const config::TrainConfig& config, const Task& task);
+
 // The value of a key; nullopt when it is not there.
 std::optional<double> find_value(const NamedValues& values, const std::string& key);
 // The same; Error(unexpected) when it is not there.

@@ -246,6 +246,7 @@ int run_bench_step(const BenchStepOptions& options) {
   const parallel::Launch launch = parallel::detect_launch();
   config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   config::Config& config = loaded.config;
+  config.model.depth_curriculum = false;  // steps of full depth are measured
   // Further than the benchmark goes, so that no step of it is the run's last; a run's length need not be given.
   const int64_t measured = options.warmup + kSettlingSteps + options.steps + options.profile_steps;
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);

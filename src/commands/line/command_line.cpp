@@ -89,7 +89,7 @@ void add_eval(CLI::App& app, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      check_can_write(o->submission);
+      check_can_write(o->submission, "--submission");
       return commands::run_eval(*o);
     };
   });

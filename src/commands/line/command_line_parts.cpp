@@ -84,17 +84,17 @@ void add_json_out(CLI::App& sub, std::string& file) {
   sub.add_option("--json", file, "also write the result to this file, as JSON")->type_name("FILE")->check(not_empty);
 }
 
-void check_can_write(const std::string& file) {
+void check_can_write(const std::string& file, const char* option) {
   namespace fs = std::filesystem;
   if (file.empty()) return;
   std::error_code error;
-  require(!fs::is_directory(file, error), ExitCode::environment, "--json '", printable(file),
+  require(!fs::is_directory(file, error), ExitCode::environment, option, " '", printable(file),
           "' is a folder; give the name of a file");
   const fs::path folder = fs::path(file).has_parent_path() ? fs::path(file).parent_path() : fs::path(".");
-  require(fs::is_directory(folder, error), ExitCode::environment, "--json '", printable(file),
+  require(fs::is_directory(folder, error), ExitCode::environment, option, " '", printable(file),
           "': there is no folder '", printable(folder.string()), "'; make it first");
   const bool writable = access(fs::exists(file, error) ? file.c_str() : folder.c_str(), W_OK) == 0;
-  require(writable, ExitCode::environment, "--json '", printable(file), "': no permission to write there");
+  require(writable, ExitCode::environment, option, " '", printable(file), "': no permission to write there");
 }
 
 void add_config_files(CLI::App& sub, std::vector<std::string>& files) {

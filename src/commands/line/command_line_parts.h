@@ -32,7 +32,7 @@ void add_sampling(CLI::App& sub, double& temperature, int64_t& top_k, double& to
 void add_json_out(CLI::App& sub, std::string& file);
 
 // Minutes of work must not end at a result file that can never be written.
-void check_can_write(const std::string& file);
+void check_can_write(const std::string& file, const char* option = "--json");
 
 // Subcommands in files of their own.
 void add_data(CLI::App& app, Action& action);

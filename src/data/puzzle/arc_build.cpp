@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr int kTriesPerCopy = 5;
+constexpr size_t kMostIdentifierBytes = size_t{256} << 20;  // that a reader of dataset folders takes
 
 // Pairs of one split, and the copies of the task: the task itself first.
 struct ArcGroup {
@@ -198,10 +199,18 @@ ArcBuildResult build_arc(const ArcBuildOptions& options, const fs::path& out) {
       listed.push_back(name);
     }
   }
+  const std::string identifier_text = python_json(listed);
+  require(identifier_text.size() <= kMostIdentifierBytes, ExitCode::usage, listed.size(),
+          " tasks and copies have names of ", identifier_text.size() >> 20, " MiB, and a dataset may have ",
+          kMostIdentifierBytes >> 20, "; make fewer copies");
   make_directories(out);
+  for (const char* split : {"train", "test"}) {  // what an earlier build left there is no dataset any more
+    std::error_code ignored;
+    fs::remove(out / split / "dataset.json", ignored);
+  }
   result.train_examples = SplitWriter(out, "train", train).write(identifiers, random);
   if (!test.empty()) result.test_examples = SplitWriter(out, "test", test).write(identifiers, random);
-  write_text_atomic(out / "identifiers.json", python_json(listed));
+  write_text_atomic(out / "identifiers.json", identifier_text);
   write_text_atomic(out / kArcTestPuzzles, python_json(test_puzzles));
   result.tasks = static_cast<int64_t>(tasks.size());
   result.identifiers = static_cast<int64_t>(listed.size());

@@ -65,11 +65,21 @@ std::vector<ArcPair> pairs_of(const Json& task, const char* part, const std::str
 }
 
 ArcSource source_of(const std::string& name, Json json, const std::string& where) {
+  require(is_utf8(name) && name.find("|||") == std::string::npos, ExitCode::data, where, ": the task's name '",
+          printable_start(name), "' is not UTF-8 or contains |||, which separates the parts of a copy's name");
   ArcSource source{.task = {.name = name, .train = {}, .test = {}}, .json = std::move(json)};
   source.task.train = pairs_of(source.json, "train", where);
   source.task.test = pairs_of(source.json, "test", where);
   source.task.test_first = source.json.begin().key() == "test";
   return source;
+}
+
+// Test outputs that are missing become [[0]].
+void fill_outputs(Json& task) {
+  if (!task.is_object() || !task.contains("test") || !task["test"].is_array()) return;
+  for (Json& pair : task["test"]) {
+    if (pair.is_object() && !pair.contains("output")) pair["output"] = Json::array({Json::array({0})});
+  }
 }
 
 // Puts the outputs of the solutions file into the tasks, or [[0]].
@@ -79,12 +89,7 @@ void add_outputs(Json& tasks, const fs::path& challenges, bool unsolved) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) {
     if (!unsolved) return;  // outputs may stand in the tasks; where not, that is said there
-    for (auto& [name, task] : tasks.items()) {
-      if (!task.is_object() || !task.contains("test") || !task["test"].is_array()) continue;
-      for (Json& pair : task["test"]) {
-        if (pair.is_object() && !pair.contains("output")) pair["output"] = Json::array({Json::array({0})});
-      }
-    }
+    for (auto& [name, task] : tasks.items()) fill_outputs(task);
     return;
   }
   const Json solutions = parse_ordered(file);
@@ -114,12 +119,7 @@ std::vector<ArcSource> read_arc_sources(const fs::path& path, bool unsolved) {
     require(!files.empty(), ExitCode::data, path.string(), ": has no TASK.json");
     for (const fs::path& file : files) {
       Json task = parse_ordered(file);
-      if (unsolved) {
-        Json tasks;
-        tasks["task"] = std::move(task);
-        add_outputs(tasks, file.parent_path() / kChallenges, unsolved);
-        task = tasks["task"];
-      }
+      if (unsolved) fill_outputs(task);
       sources.push_back(source_of(file.stem().string(), std::move(task), file.string()));
     }
     return sources;

@@ -31,8 +31,8 @@ void ArcVotes::add(int32_t identifier, const int32_t* question, const int32_t* a
   if (identifier <= 0 || static_cast<size_t>(identifier) >= names_.size()) return;
   const ArcName& name = names_[static_cast<size_t>(identifier)];
   const ArcGrid input = name.augmentation.undo(crop_arc(question)), output = name.augmentation.undo(crop_arc(answer));
-  answers_[{name.task, input}].push_back(
-      {output, copies_[static_cast<size_t>(identifier)], 1 / (1 + std::exp(-static_cast<double>(q_halt)))});
+  answers_[{name.task, input}].push_back({output, copies_[static_cast<size_t>(identifier)],
+                                          std::isnan(q_halt) ? 0 : 1 / (1 + std::exp(-static_cast<double>(q_halt)))});
 }
 
 std::vector<ArcVotes::Candidate> ArcVotes::ranking(const std::string& task, const ArcGrid& input,

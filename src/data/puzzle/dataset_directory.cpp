@@ -228,8 +228,8 @@ class DirectoryDataset final : public PuzzleDataset {
   // The layout does not say what the tokens mean, but the sizes nearly determine it.
   void guess_kind(const fs::path& root, const config::DataConfig& config) {
     std::error_code ignored;
-    if (meta_.seq_len == kArcCells && meta_.vocab_size == kArcVocabSize &&
-        fs::exists(root / kArcTestPuzzles, ignored)) {
+    if (config.kind == config::PuzzleFileKind::automatic && meta_.seq_len == kArcCells &&
+        meta_.vocab_size == kArcVocabSize && fs::exists(root / kArcTestPuzzles, ignored)) {
       kind_ = PuzzleKind::arc;
       return;
     }

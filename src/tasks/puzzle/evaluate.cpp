@@ -1,9 +1,11 @@
 // The evaluation of a trained puzzle model.
+#include <algorithm>
 #include <optional>
 
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"
+#include "hrm/base/text.h"
 #include "hrm/data/arc_votes.h"
 #include "hrm/data/dataset.h"
 #include "hrm/metrics/metric_text.h"
@@ -22,7 +24,7 @@ std::shared_ptr<const data::PuzzleDataset> open_eval_data(const EvalRequest& req
   return data::open_dataset(path, "test", config.data);
 }
 
-void check_fits(const data::PuzzleDataset& dataset, const PuzzleInference& loaded) {
+void check_fits(const data::PuzzleDataset& dataset, const PuzzleInference& loaded, bool blank_identifier) {
   const models::PuzzleModelDims& dims = loaded.model->dims();
   const data::PuzzleMeta& meta = dataset.meta();
   require(meta.seq_len == dims.seq_len, ExitCode::data, "'", dataset.origin(), "' has puzzles of ", meta.seq_len,
@@ -30,20 +32,37 @@ void check_fits(const data::PuzzleDataset& dataset, const PuzzleInference& loade
   require(meta.vocab_size == dims.vocab_size, ExitCode::data, "'", dataset.origin(), "' has ", meta.vocab_size,
           " tokens, the model of '", loaded.checkpoint.string(), "' ", dims.vocab_size,
           "; they are not the same kind of puzzle");
-  require(dims.puzzle_emb_ndim == 0 || meta.num_puzzle_identifiers <= dims.num_puzzle_identifiers, ExitCode::data, "'",
+  const int64_t identifiers = blank_identifier ? meta.blank_identifier_id + 1 : meta.num_puzzle_identifiers;
+  require(dims.puzzle_emb_ndim == 0 || identifiers <= dims.num_puzzle_identifiers, ExitCode::data, "'",
           dataset.origin(), "' has ", meta.num_puzzle_identifiers, " puzzle identifiers, the model of '",
           loaded.checkpoint.string(), "' ", dims.num_puzzle_identifiers,
           "; to fine-tune it on them: hrm_train train --init ", loaded.checkpoint.string());
 }
 
 // Where the data are ARC tasks with their answers.
-std::optional<data::ArcVotes> arc_votes(const data::PuzzleDataset& dataset, const EvalRequest& request) {
+std::optional<data::ArcVotes> arc_votes(const data::PuzzleDataset& dataset, const EvalRequest& request,
+                                        const config::Config& config) {
   const bool arc = dataset.kind() == data::PuzzleKind::arc;
   require(arc || request.submission.empty(), ExitCode::usage, "--submission: '", dataset.origin(),
           "' is no folder of ARC tasks, as 'hrm_train data arc' makes it");
   if (!arc) return std::nullopt;
-  const auto file = std::filesystem::path(dataset.origin()).parent_path() / data::kArcTestPuzzles;
-  return data::ArcVotes(dataset.identifiers(), data::read_arc_test_puzzles(file));
+  require(request.submission.empty() || config.eval.max_samples == 0, ExitCode::usage,
+          "--submission needs the answers to all samples, and eval.max_samples is ", config.eval.max_samples,
+          "; leave it out");
+  const auto root = std::filesystem::path(dataset.origin()).parent_path();
+  const auto file = root / data::kArcTestPuzzles;
+  const std::vector<std::string>& names = dataset.identifiers();
+  require(static_cast<int64_t>(names.size()) == dataset.meta().num_puzzle_identifiers, ExitCode::data,
+          (root / "identifiers.json").string(), ": names ", names.size(), " identifiers, but ", dataset.origin(),
+          " has ", dataset.meta().num_puzzle_identifiers, "; build the folder again");
+  std::vector<data::ArcTask> tasks = data::read_arc_test_puzzles(file);
+  require(!tasks.empty(), ExitCode::data, file.string(), ": has no task, but ", dataset.origin(),
+          " has samples; build the folder again");
+  for (const data::ArcTask& task : tasks) {
+    require(std::find(names.begin(), names.end(), task.name) != names.end(), ExitCode::data, file.string(), ": task ",
+            printable_start(task.name), " is not in identifiers.json beside it; build the folder again");
+  }
+  return data::ArcVotes(names, std::move(tasks));
 }
 
 void add_votes(data::ArcVotes& votes, const PuzzleAnswers& answers) {
@@ -75,12 +94,12 @@ void report_votes(const data::ArcVotes& votes, const EvalRequest& request, EvalO
 EvalOutcome evaluate_puzzles(const StoredModel& stored, const EvalRequest& request) {
   const auto dataset = open_eval_data(request, stored.config);
   const PuzzleInference loaded = open_puzzle_model(stored, weights_to_evaluate(stored.config), dataset->meta().seq_len);
-  check_fits(*dataset, loaded);
+  check_fits(*dataset, loaded, request.blank_identifier);
   PuzzleEvalOptions options = puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0);
   require(!request.blank_identifier || loaded.model->dims().puzzle_emb_ndim > 0, ExitCode::usage,
           "--blank-identifier: the model has no puzzle embedding, so no identifier changes its answers; leave it out");
   options.blank_identifier = request.blank_identifier;
-  std::optional<data::ArcVotes> votes = arc_votes(*dataset, request);
+  std::optional<data::ArcVotes> votes = arc_votes(*dataset, request, loaded.config);
   if (votes) options.on_answers = [&](const PuzzleAnswers& answers) { add_votes(*votes, answers); };
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
             dataset->origin(), ", ",

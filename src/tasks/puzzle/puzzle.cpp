@@ -121,7 +121,7 @@ void PuzzleTask::prepare_fp8(int64_t step) {
 void PuzzleTask::set_depth(int64_t step) {
   const config::ModelConfig& c = config_.model;
   if (!c.depth_curriculum) return;
-  const double done = static_cast<double>(step - 1) / static_cast<double>(config_.train.steps);
+  const double done = static_cast<double>(step - 1) / static_cast<double>(planned_steps(config_.train, *this));
   const int64_t thirds = done < 0.3 ? 1 : done < 0.6 ? 2 : 3;
   const auto part = [&](int64_t all, int64_t least) { return std::min(all, std::max(least, (thirds * all + 2) / 3)); };
   model_->set_cycles(part(c.H_cycles, 1), part(c.L_cycles, 2));

@@ -132,7 +132,6 @@ data::TestBatch PuzzleEvaluation::read_batch(int64_t index) const {
 
 void PuzzleEvaluation::hand_over(const data::TestBatch& test, int64_t index, const at::Tensor& tokens,
                                  const at::Tensor& q_halt) const {
-  if (!on_answers_) return;
   const at::Tensor own = blank_ ? reader_->batch(index).batch.puzzle_identifiers : test.batch.puzzle_identifiers;
   const auto host = [](const at::Tensor& t, at::ScalarType type) { return t.to(at::kCPU, type).contiguous(); };
   on_answers_({.identifiers = host(own.narrow(0, 0, test.batch.valid_rows), at::kInt),
@@ -168,8 +167,8 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
                                                                 {"exact_majority", Selector::majority},
                                                                 {"exact_residual", Selector::residual},
                                                                 {"exact_settled", Selector::settled}};
-  std::vector<std::string> names{"count",     "accuracy",   "exact_accuracy", "q_halt_accuracy",
-                                 "exact_any", "exact_mean", "answers_differ"};
+  std::vector<std::string> names{"count",      "accuracy",       "exact_accuracy", "q_halt_accuracy", "exact_any",
+                                 "exact_mean", "answers_differ", "residual",       "settled"};
   for (const auto& [name, selector] : selectors) names.emplace_back(name);
   if (rules_) names.emplace_back("exact_valid");
   const at::NoGradGuard no_grad;
@@ -191,8 +190,10 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
         return values.gather(1, chosen.unsqueeze(1)).squeeze(1);
       };
       const at::Tensor chosen = choose_rollouts(answers, selector_), found = of(right, chosen);
-      const at::Tensor cell = chosen.view({-1, 1, 1}).expand({-1, 1, answers.tokens.size(2)});
-      hand_over(test, index, answers.tokens.gather(1, cell).squeeze(1), of(answers.q_halt, chosen));
+      if (on_answers_) {
+        const at::Tensor cell = chosen.view({-1, 1, 1}).expand({-1, 1, answers.tokens.size(2)});
+        hand_over(test, index, answers.tokens.gather(1, cell).squeeze(1), of(answers.q_halt, chosen));
+      }
       const at::Tensor cells = (hits.logical_and(labelled).sum(-1) / labelled.sum(-1).clamp_min(1)).to(at::kDouble);
       const at::Tensor halts = of(answers.q_halt, chosen).ge(0).eq(found.gt(0)).logical_and(counted.squeeze(1));
       const at::Tensor differ = answers.tokens.ne(answers.tokens.narrow(1, 0, 1)).any(-1).any(-1);
@@ -202,7 +203,9 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
                                      halts.sum().to(at::kDouble),
                                      right.amax(1).sum(),
                                      right.mean(1).sum(),
-                                     differ.logical_and(counted.squeeze(1)).sum().to(at::kDouble)};
+                                     differ.logical_and(counted.squeeze(1)).sum().to(at::kDouble),
+                                     of(answers.residual, chosen).to(at::kDouble).sum(),
+                                     of(answers.settled, chosen).to(at::kDouble).sum()};
       for (const auto& [name, selector] : selectors)
         values.push_back(of(right, choose_rollouts(answers, selector)).sum());
       if (rules_) {

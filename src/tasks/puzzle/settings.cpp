@@ -1,4 +1,6 @@
 // Defaults and rules of task=puzzle. Free of torch.
+#include <algorithm>
+
 #include "tasks/task_settings.h"
 
 namespace hrm::config {
@@ -50,6 +52,12 @@ void check_model(const Checker& check, const ModelConfig& m) {
     };
     once("model.H_cycles", m.H_cycles);
     once("model.L_cycles", m.L_cycles);
+    for (const auto& [key, off] : {std::pair{"model.damping", m.damping == 0},
+                                   {"model.path_noise", m.path_noise == 0},
+                                   {"model.depth_curriculum", !m.depth_curriculum}}) {
+      check.require(off, check.at(key), " is of recursions, and ", check.at("model.arch"), " has none; leave ", key,
+                    " out");
+    }
     check.require(!m.mlp_t, check.at("model.mlp_t"), ", but ", check.at("model.arch"),
                   " is the attention baseline; set model.mlp_t to false, or model.arch to trm");
   }
@@ -105,10 +113,18 @@ void check_puzzle(const Checker& check) {
   check_data(check, c.data);
   check_model(check, c.model);
   check_recursions(check, c);
-  check.require(
-      c.eval.rollouts == 1 || c.model.arch != PuzzleArch::transformer || c.eval.noisy_state == NoisyState::z_H,
-      check.at("eval.noisy_state"), " is not read by ", check.at("model.arch"),
-      ", so all rollouts would be equal; set eval.noisy_state to z_H");
+  check.require(c.eval.rollouts == 1 || c.model.arch != PuzzleArch::transformer ||
+                    c.eval.noisy_state == NoisyState::z_H || c.model.start_std > 0,
+                check.at("eval.noisy_state"), " is not read by ", check.at("model.arch"),
+                ", so all rollouts would be equal; set eval.noisy_state to z_H");
+  check.require(c.eval.rollouts == 1 || c.eval.noise > 0 || c.model.start_std > 0 || c.model.path_noise > 0,
+                check.at("eval.noise"),
+                " leaves all rollouts of a model without random states equal; set eval.noise to "
+                "0.1 or so, or eval.rollouts to 1");
+  const int64_t segments = std::max(c.eval.segments, c.model.halt_max_steps);
+  check.require(c.model.path_noise == 0 || segments * c.model.H_cycles * (c.model.L_cycles + 1) <= 1 << 16,
+                check.at("model.path_noise"), " has noise for 65,536 updates of a puzzle, and ", segments,
+                " segments make ", segments * c.model.H_cycles * (c.model.L_cycles + 1), "; use fewer segments");
   check.require(c.eval.rollouts == 1 || !c.eval.early_halt, check.at("eval.early_halt"),
                 " stops puzzles one by one, but ", check.at("eval.rollouts"),
                 " compare answers after the same segments; set eval.early_halt to false");
