@@ -25,6 +25,10 @@ void check_fits(const data::PuzzleDataset& dataset, const PuzzleInference& loade
   require(meta.vocab_size == dims.vocab_size, ExitCode::data, "'", dataset.origin(), "' has ", meta.vocab_size,
           " tokens, the model of '", loaded.checkpoint.string(), "' ", dims.vocab_size,
           "; they are not the same kind of puzzle");
+  const auto& trained = loaded.vocabulary;
+  require(!trained || !dataset.vocabulary() || trained->tokens == dataset.vocabulary()->tokens, ExitCode::data, "'",
+          dataset.origin(), "' has other symbols than the data of the model of '", loaded.checkpoint.string(),
+          "'; build it with --alphabet, or in one call of hrm_train data with the training puzzles");
   require(dims.puzzle_emb_ndim == 0 || meta.num_puzzle_identifiers <= dims.num_puzzle_identifiers, ExitCode::data, "'",
           dataset.origin(), "' has ", meta.num_puzzle_identifiers, " puzzle identifiers, the model of '",
           loaded.checkpoint.string(), "' ", dims.num_puzzle_identifiers,
@@ -37,8 +41,8 @@ EvalOutcome evaluate_puzzles(const StoredModel& stored, const EvalRequest& reque
   const auto dataset = open_eval_data(request, stored.config);
   const PuzzleInference loaded = open_puzzle_model(stored, weights_to_evaluate(stored.config), dataset->meta().seq_len);
   check_fits(*dataset, loaded);
-  const PuzzleEvalOptions options =
-      puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0);
+  PuzzleEvalOptions options = puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0);
+  if (dataset->vocabulary()) options.rules = {};  // sizes say nothing about these tokens
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
             dataset->origin(), ", ",
             options.rollouts.rollouts > 1 ? cat(options.rollouts.rollouts, " rollouts of ") : std::string(),
