@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes 5x5 nonograms with exactly one solution each, as JSON lines for `hrm_train data grid`.
 
-    examples/nonograms.py --count 21000 --seed 0 > nonograms.jsonl
+    examples/nonograms.py --count 32000 --seed 0 > nonograms.jsonl
 
-A puzzle is a grid of 6x6 cells. Its first row and first column hold the clues, one cell for each line: "1-2" is a run
-of one filled cell, then a run of two. The other 25 cells are "?" in the question, and "#" or "." in the answer.
+A puzzle is a grid of 6x6 cells. Its first row and first column hold the clues, one cell for each line: "1-2" means one
+filled cell, a gap, and two filled cells. The other 25 cells are "?" in the question, and "#" or "." in the answer.
 """
 import argparse
 import itertools
@@ -26,7 +26,7 @@ STARTS = {text: {line[:n] for line in LINES_OF[text] for n in range(SIZE + 1)} f
 
 
 def solutions(rows, columns, above=()):
-    """How many pictures have these clues; counts to 2 only."""
+    """The number of pictures with these clues, or 2 if there are more."""
     if len(above) == SIZE:
         return 1
     count = 0
@@ -41,7 +41,7 @@ def solutions(rows, columns, above=()):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=21000)
+    parser.add_argument("--count", type=int, default=32000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     rng, seen = random.Random(args.seed), set()
@@ -51,9 +51,8 @@ def main():
         if picture in seen or solutions(rows, columns) != 1:
             continue
         seen.add(picture)
-        first = ["/", *columns]
-        question = [first] + [[text] + ["?"] * SIZE for text in rows]
-        answer = [first] + [[text] + ["#" if cell else "." for cell in line] for text, line in zip(rows, picture)]
+        question = [["/", *columns]] + [[text] + ["?"] * SIZE for text in rows]
+        answer = [["/", *columns]] + [[text, *(".#"[cell] for cell in line)] for text, line in zip(rows, picture)]
         print(json.dumps({"question": question, "answer": answer}))
 
 

@@ -43,7 +43,7 @@ void end_row(Cells& cells) {
   const int64_t length = count - cells.rows * cells.cols;
   ++cells.rows;
   require(length > 0, ExitCode::data, "row ", cells.rows, " is empty");
-  require(length == cells.cols, ExitCode::data, "row ", cells.rows, " has ", length, " cells, but row 1 has ",
+  require(length == cells.cols, ExitCode::data, "row ", cells.rows, " has length ", length, ", but row 1 has length ",
           cells.cols);
 }
 
