@@ -77,7 +77,7 @@ TEST(OwnPuzzlesCli, PairsAreAnsweredAsArraysAndText) {
   run_well({"data", "pairs", "--train", (dir / "pairs.jsonl").string(), "--test-share", "0.1", "--out",
             (dir / "data").string()});
   run_well({"data", "pairs", "--train", (dir / "pairs.jsonl").string(), "--out", (dir / "all").string()});
-  train_on_data(dir, {"data.train=" + (dir / "all").string(), "train.steps=100"});
+  train_on_data(dir, {"data.train=" + (dir / "all").string(), "train.steps=150", "model.pos_encodings=learned"});
   const Result solved =
       run_well({"solve", "--checkpoint", (dir / "run").string(), "--format", "jsonl"}, "[1,2]\n[2]\n2\n");
   std::istringstream text(solved.out);

@@ -73,14 +73,14 @@ TEST_F(OwnPuzzles, WritesAFolderThatKnowsItsSymbols) {
 }
 
 TEST_F(OwnPuzzles, PadsGridsToTheLargest) {
-  build("\"ab\nba\",aaaa\n\"aba\",\"bbb\"\n");
+  build("\"ab\nba\",aaaa\n\"aba\n\",bbb\n");
   const auto rows = rows_of(*open("train"));
   const auto x = static_cast<int32_t>(kIgnoreLabel);
   EXPECT_EQ(rows[0], (std::pair{Row{1, 2, 0, 2, 1, 0}, Row{1, 1, x, 1, 1, x}}));
   EXPECT_EQ(rows[1], (std::pair{Row{1, 2, 1, 0, 0, 0}, Row{2, 2, 2, x, x, x}}));
   command_.symmetries = "dihedral";
   refuse(ExitCode::usage, {"grids of one size", "train.csv:2 has 2x2", "train.csv:4 1x3"},
-         "\"ab\nba\",aaaa\n\"aba\",\"bbb\"\n");
+         "\"ab\nba\",aaaa\n\"aba\n\",bbb\n");
 }
 
 TEST_F(OwnPuzzles, AnswersOfPairsHaveAnEnd) {

@@ -25,7 +25,7 @@ struct Cells {
 // text that is not UTF-8, no cells, more than kMostCells, a cell longer than kLongestCellText, a control character, or
 // rows of different lengths.
 Cells parse_cells(std::string_view text, PuzzleForm form);
-Cells parse_cells(const nlohmann::json& value, PuzzleForm form);
+Cells parse_json_cells(const nlohmann::json& value, PuzzleForm form);
 
 // A line of questions as `solve` reads it: a JSON array if it begins with '[' and that is no symbol of the vocabulary,
 // otherwise a string. Throws Error(data) with only the reason.
@@ -35,7 +35,7 @@ Cells parse_cell_line(std::string_view line, const PuzzleVocabulary& vocabulary)
 // Error(data), with only the reason, if that is impossible; the reason ends with `advice`.
 void shape_cells(Cells& cells, int64_t rows, int64_t cols, const std::string& advice);
 
-// The inverse of parse_cells, in one line. Cells of more than one character make an array of any style.
+// The inverse of both functions, in one line. Cells of more than one character make an array of any style.
 std::string format_cells(const Cells& cells, PuzzleForm form);
 
 // "3x4 cells", or "12 cells" for a sequence.

@@ -87,8 +87,8 @@ Cells parse_cells(std::string_view text, PuzzleForm form) {
   return cells;
 }
 
-Cells parse_cells(const json& value, PuzzleForm form) {
-  if (value.is_string()) return parse_cells(std::string_view(value.get_ref<const std::string&>()), form);
+Cells parse_json_cells(const json& value, PuzzleForm form) {
+  if (value.is_string()) return parse_cells(value.get_ref<const std::string&>(), form);
   require(value.is_array(), ExitCode::data, "is neither a string nor an array");
   require(!value.empty(), ExitCode::data, "has no cells");
   Cells cells;
@@ -115,7 +115,7 @@ Cells parse_cells(const json& value, PuzzleForm form) {
 
 Cells parse_cell_line(std::string_view line, const PuzzleVocabulary& vocabulary) {
   if (!line.starts_with('[') || vocabulary.token("[")) return parse_cells(line, vocabulary.form);
-  return parse_cells(parse_json(line, "the JSON array", ExitCode::data), vocabulary.form);
+  return parse_json_cells(parse_json(line, "the JSON array", ExitCode::data), vocabulary.form);
 }
 
 void shape_cells(Cells& cells, int64_t rows, int64_t cols, const std::string& advice) {

@@ -17,11 +17,11 @@ namespace {
 
 constexpr JsonLimits kRecordLimits{.bytes = kMaxJsonlLine, .depth = 8};
 
-// parse_cells, with a name in front of what is wrong.
-template <class Value>
-Cells named_cells(const char* name, const Value& value, PuzzleForm form) {
+// What `parse` returns; with a name in front of what is wrong.
+template <class F>
+Cells named_cells(const char* name, F&& parse) {
   try {
-    return parse_cells(value, form);
+    return parse();
   } catch (const Error& error) {
     fail(error.code(), "the ", name, ": ", error.what());
   }
@@ -58,9 +58,12 @@ std::vector<PuzzleRecord> read_csv(const std::filesystem::path& path, const Puzz
   std::vector<PuzzleRecord> records;
   CsvRow row;
   while (reader.next(row)) {
+    const auto cells = [&](const char* name, size_t column) {
+      return named_cells(name, [&] { return parse_cells(row.fields[column], options.form); });
+    };
     try {
-      records.push_back(make_record(named_cells("question", row.fields[question], options.form),
-                                    named_cells("answer", row.fields[answer], options.form), options, symbols));
+      Cells asked = cells("question", question);
+      records.push_back(make_record(std::move(asked), cells("answer", answer), options, symbols));
     } catch (const Error& error) {
       reader.fail_at(row.line, error.what());
     }
@@ -85,10 +88,13 @@ std::vector<PuzzleRecord> read_json_lines(const std::filesystem::path& path, con
   while (lines.next(line)) {
     const std::string place = cat(path.string(), ":", line.number);
     const nlohmann::json record = parse_json(line.text, place, ExitCode::data, kRecordLimits);
+    const auto cells = [&](const char* name, const nlohmann::json& value) {
+      return named_cells(name, [&] { return parse_json_cells(value, options.form); });
+    };
     try {
-      records.push_back(make_record(named_cells("question", member(record, options.question_field), options.form),
-                                    named_cells("answer", member(record, options.answer_field), options.form), options,
-                                    symbols));
+      Cells asked = cells("question", member(record, options.question_field));
+      records.push_back(
+          make_record(std::move(asked), cells("answer", member(record, options.answer_field)), options, symbols));
     } catch (const Error& error) {
       fail(error.code(), place, ": ", error.what());
     }

@@ -13,13 +13,13 @@ namespace {
 using nlohmann::json;
 
 Cells grid(const char* text) {
-  Cells cells = parse_cells(json::parse(text), PuzzleForm::grid);
+  Cells cells = parse_json_cells(json::parse(text), PuzzleForm::grid);
   shape_cells(cells, 0, 0, "");
   return cells;
 }
 
 void refuse(const char* text, PuzzleForm form, const std::vector<std::string>& parts) {
-  expect_error(ExitCode::data, parts, [&] { parse_cells(json::parse(text), form); });
+  expect_error(ExitCode::data, parts, [&] { parse_json_cells(json::parse(text), form); });
 }
 
 TEST(CellText, AGridIsAStringRowsOrArrays) {
@@ -43,7 +43,7 @@ TEST(CellText, AnAnswerIsWrittenAsItsQuestionWas) {
   Cells cells = grid(R"("1234")");
   cells.texts[1] = "12";  // does not fit one character
   EXPECT_EQ(format_cells(cells, PuzzleForm::grid), R"([["1","12"],["3","4"]])");
-  EXPECT_EQ(format_cells(parse_cells(json::parse("[1, 20]"), PuzzleForm::pairs), PuzzleForm::pairs), "[1,20]");
+  EXPECT_EQ(format_cells(parse_json_cells(json::parse("[1, 20]"), PuzzleForm::pairs), PuzzleForm::pairs), "[1,20]");
   EXPECT_EQ(format_cells(parse_cells("1+2", PuzzleForm::pairs), PuzzleForm::pairs), "1+2");
 }
 
