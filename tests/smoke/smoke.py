@@ -132,7 +132,8 @@ class Smoke:
         questions = self.entry["solve"].replace("{work}", str(self.work)).replace("{root}", str(ROOT))
         plain = []
         rollouts = ["--rollouts", "3", "--noisy-state", "z_H", "--selector"]  # the plain Transformer has no z_L
-        for flags in ([], ["--early-halt"], [*rollouts, "valid"], [*rollouts, "first"]):
+        selector = self.entry.get("selector", "valid")  # where the rules are known
+        for flags in ([], ["--early-halt"], [*rollouts, selector], [*rollouts, "first"]):
             answers = self.call("solve", "--checkpoint", str(self.run), "--format", "jsonl", *flags,
                                 stdin=pathlib.Path(questions).read_text()).splitlines()
             first = json.loads(answers[0]) if answers else {}

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "hrm/data/puzzle_vocabulary.h"
+
 namespace hrm::data {
 
 // hrm_train data sudoku: from CSV files, or generated (train or test > 0 without a CSV file).
@@ -59,6 +61,28 @@ struct ArcCommand {
   std::string out;                   // --out folder
 };
 void run_data_arc(const ArcCommand& command, std::ostream& out);
+
+// hrm_train data grid and data pairs: a folder of puzzles of any kind, from CSV files or JSON lines, with the texts of
+// its tokens (hrm/data/puzzle_vocabulary.h).
+struct OwnPuzzlesCommand {
+  PuzzleForm form = PuzzleForm::grid;
+  std::string train;                        // --train FILE
+  std::string test;                         // --test FILE; excludes test_share
+  double test_share = 0;                    // --test-share of the puzzles of FILE; 0 = no test split
+  std::string question_field = "question";  // --question-field: column or member
+  std::string answer_field = "answer";      // --answer-field
+  std::string alphabet;                     // --alphabet: one character per symbol; empty: collected from the files
+  int64_t rows = 0;                         // --rows of a grid without row structure; 0 = whatever fits
+  int64_t cols = 0;                         // --cols
+  std::string symmetries = "none";          // --symmetries none or dihedral, of grids
+  int64_t copies = -1;                      // --copies per training puzzle beside the original; -1 = all different ones
+  int64_t seed = 0;                         // --seed of the split and the copies
+  std::string out;                          // --out folder
+};
+// The splits share no question, and with symmetries no symmetric copy of one. A group of the training split is a
+// question with its copies. Throws Error(usage) for options that do not fit each other or the data. Throws Error(data)
+// naming file and line for a malformed puzzle, for a question with two answers, and for one in both files.
+void run_data_own_puzzles(const OwnPuzzlesCommand& command, std::ostream& out);
 
 // hrm_train data vectors FILE: a folder of vectors with labels (hrm/data/vectors.h) from CSV files.
 struct VectorsCommand {

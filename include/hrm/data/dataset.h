@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "hrm/config/config.h"
 #include "hrm/data/puzzle_meta.h"
+#include "hrm/data/puzzle_vocabulary.h"
 
 namespace hrm::data {
 
@@ -38,6 +40,8 @@ class PuzzleDataset {
 
   const PuzzleMeta& meta() const { return meta_; }
   PuzzleKind kind() const { return kind_; }
+  // The texts of the tokens, if the folder has a vocabulary.json; the kind is then unknown.
+  const std::optional<PuzzleVocabulary>& vocabulary() const { return vocabulary_; }
   const std::string& origin() const { return origin_; }  // path, for messages
   const std::vector<DatasetPart>& parts() const { return parts_; }
   // Names of the puzzle identifiers; empty if the dataset has none.
@@ -70,6 +74,7 @@ class PuzzleDataset {
 
   PuzzleMeta meta_;
   PuzzleKind kind_ = PuzzleKind::unknown;
+  std::optional<PuzzleVocabulary> vocabulary_;
   std::string origin_;
   std::vector<DatasetPart> parts_;
   std::vector<std::string> identifiers_;

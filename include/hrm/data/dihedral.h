@@ -5,11 +5,15 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace hrm::data {
 
 inline constexpr std::array<int, 8> kDihedralInverse{0, 3, 2, 1, 4, 5, 6, 7};
+inline constexpr std::array<std::string_view, 8> kDihedralNames{"identity",   "rotate_90",       "rotate_180",
+                                                                "rotate_270", "flip_left_right", "flip_up_down",
+                                                                "transpose",  "anti_transpose"};
 
 // True if rows and columns are exchanged.
 constexpr bool dihedral_swaps_axes(int transform) {

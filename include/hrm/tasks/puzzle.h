@@ -25,6 +25,9 @@
 
 namespace hrm::tasks {
 
+// The entry of a checkpoint's manifest that holds the vocabulary_text of the training data, if it has a vocabulary.
+inline constexpr const char* kVocabularyInfo = "vocabulary";
+
 class PuzzleTask : public Task {
  public:
   // Opens the data, builds the model. Error(data) or Error(usage) where they do not fit. `comm`: the ranks that train

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/data/puzzle_vocabulary.h"
 #include "hrm/models/puzzle_model.h"
 #include "hrm/tasks/trained_model.h"
 
@@ -14,6 +15,8 @@ namespace hrm::tasks {
 
 struct PuzzleInference : TrainedModel {
   std::shared_ptr<models::PuzzleModel> model;
+  // The symbols of the training data, if they came with it.
+  std::optional<data::PuzzleVocabulary> vocabulary;
 };
 
 // `run_or_step`: a run folder (its newest valid checkpoint) or a checkpoint folder. `weights`: auto (the average where

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iomanip>
 #include <ostream>
 
@@ -57,8 +58,31 @@ std::string draw_arc(const std::vector<int32_t>& tokens) {
   return text;
 }
 
+// Cells as wide as the longest; nothing for padding and for labels that are ignored.
+std::string draw_symbols(const PuzzleVocabulary& vocabulary, const std::vector<int32_t>& tokens) {
+  const auto text_of = [&](int32_t token) { return token < 0 ? std::string() : vocabulary.tokens[token]; };
+  // Characters beyond ASCII have several bytes.
+  const auto width_of = [](const std::string& text) {
+    return std::count_if(text.begin(), text.end(),
+                         [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  };
+  std::ptrdiff_t width = 1;
+  for (const std::string& token : vocabulary.tokens) width = std::max(width, width_of(token));
+  std::string out;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string text = text_of(tokens[i]);
+    const bool end = static_cast<int64_t>(i + 1) % vocabulary.cols == 0;
+    out += text + std::string(static_cast<size_t>(width - width_of(text)), ' ') + (width > 1 && !end ? " " : "");
+    if (!end) continue;
+    out.erase(out.find_last_not_of(' ') + 1);
+    out += '\n';
+  }
+  return out;
+}
+
 std::string draw_board(const PuzzleDataset& dataset, const std::vector<int32_t>& tokens,
                        const SudokuGeometry& geometry) {
+  if (dataset.vocabulary()) return draw_symbols(*dataset.vocabulary(), tokens);
   std::string text;
   switch (dataset.kind()) {
     case PuzzleKind::sudoku:
@@ -88,6 +112,11 @@ void print_dataset(const InspectCommand& command, const config::DataConfig& conf
     out << meta.ignore_label_id;
   }
   out << "\n";
+  if (const auto& vocabulary = dataset.vocabulary()) {
+    out << "  " << (vocabulary->form == PuzzleForm::grid ? "grids of " : "pairs of ") << vocabulary->rows << "x"
+        << vocabulary->cols << ", " << vocabulary->tokens.size() - vocabulary->special_tokens() << " symbols, "
+        << vocabulary->symmetries.size() << " symmetries\n";
+  }
   if (dataset.parts().size() > 1) {
     for (const DatasetPart& part : dataset.parts()) {
       out << "  set " << part.name << ": " << part.examples.size() << " examples\n";

@@ -119,7 +119,8 @@ void add_solve(CLI::App& app, Action& action) {
   sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
   sub->add_option(
          "input", o->input,
-         "file of puzzles, one per line: Sudoku with dots or zeros for empty cells, or maze text (default: stdin)")
+         "file of puzzles, one per line: Sudoku with dots or zeros for empty cells, maze text, or your own puzzles as "
+         "strings or JSON arrays (default: stdin)")
       ->type_name("FILE");
   sub->add_flag("--watch", o->watch, "show the grid after each reasoning segment");
   sub->add_option("--watch-delay", o->watch_delay_seconds, "pause after each segment that is shown")

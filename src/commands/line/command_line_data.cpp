@@ -371,6 +371,7 @@ void add_data(CLI::App& app, Action& action) {
   add_data_sudoku(*sub, action);
   add_data_maze(*sub, action);
   add_data_arc(*sub, action);
+  add_data_own_puzzles(*sub, action);
   add_data_arithmetic(*sub, action);
   add_data_vectors(*sub, action);
   add_data_answers(*sub, action);

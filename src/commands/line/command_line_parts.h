@@ -36,6 +36,7 @@ void check_can_write(const std::string& file, const char* option = "--json");
 
 // Subcommands in files of their own.
 void add_data(CLI::App& app, Action& action);
+void add_data_own_puzzles(CLI::App& data, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 

@@ -146,7 +146,8 @@ class DirectoryDataset final : public PuzzleDataset {
             meta_path.string(), ": \"total_puzzles\" is not the ", num_puzzles(), " puzzles that the sets have");
     read_identifiers(root / "identifiers.json");
     finish_index();
-    guess_kind(root, config);
+    open_vocabulary(root, config);
+    if (!vocabulary_) guess_kind(root, config);
     if (num_examples() * meta_.seq_len <= kScanAtOpen) {
       std::vector<int32_t> row(meta_.seq_len);
       for (int64_t index = 0; index < num_examples(); ++index) example(index, row.data(), row.data());
@@ -223,6 +224,18 @@ class DirectoryDataset final : public PuzzleDataset {
     const json names = parse_json_file(path);
     require(names.is_array(), ExitCode::data, path.string(), ": is not a list of names");
     for (const json& item : names) identifiers_.push_back(item.is_string() ? item.get<std::string>() : item.dump());
+  }
+
+  // A folder that says what its tokens mean is of no kind that must be guessed.
+  void open_vocabulary(const fs::path& root, const config::DataConfig& config) {
+    vocabulary_ = read_vocabulary(root);
+    if (!vocabulary_) return;
+    require(
+        vocabulary_->cells() == meta_.seq_len && static_cast<int64_t>(vocabulary_->tokens.size()) == meta_.vocab_size,
+        ExitCode::data, origin_, ": has ", meta_.seq_len, " cells and ", meta_.vocab_size,
+        " tokens, but vocabulary.json says ", vocabulary_->cells(), " and ", vocabulary_->tokens.size());
+    require(config.kind == config::PuzzleFileKind::automatic, ExitCode::usage, "data.kind is ", config.kind, ", but ",
+            origin_, " has symbols of its own (vocabulary.json); set data.kind=auto");
   }
 
   // The layout does not say what the tokens mean, but the sizes nearly determine it.

@@ -67,6 +67,12 @@ ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStrea
   const PuzzleMeta& meta = dataset.meta();
   ops::Augmentation how{.seed = options.seed};
   if (options.augmentation == config::Augmentation::none) return how;
+  const auto& vocabulary = dataset.vocabulary();
+  require(!vocabulary || (options.augmentation == config::Augmentation::dihedral &&
+                          vocabulary->symmetries.size() == kDihedralNames.size()),
+          ExitCode::usage, "data.augmentation is ", options.augmentation, ", but the vocabulary.json of ",
+          dataset.origin(), " does not name these symmetries; set data.augmentation=none, or build square grids with ",
+          "--symmetries dihedral");
   if (options.augmentation == config::Augmentation::sudoku) {
     const SudokuGeometry geometry = sudoku_geometry(meta.seq_len, options.box_rows, options.box_cols);
     require(meta.vocab_size == geometry.vocab_size(), ExitCode::usage, "data.augmentation is sudoku, but ",

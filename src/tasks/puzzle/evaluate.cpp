@@ -32,6 +32,10 @@ void check_fits(const data::PuzzleDataset& dataset, const PuzzleInference& loade
   require(meta.vocab_size == dims.vocab_size, ExitCode::data, "'", dataset.origin(), "' has ", meta.vocab_size,
           " tokens, the model of '", loaded.checkpoint.string(), "' ", dims.vocab_size,
           "; they are not the same kind of puzzle");
+  const auto& trained = loaded.vocabulary;
+  require(!trained || !dataset.vocabulary() || trained->tokens == dataset.vocabulary()->tokens, ExitCode::data, "'",
+          dataset.origin(), "' has other symbols than the data of the model of '", loaded.checkpoint.string(),
+          "'; build it with --alphabet, or in one call of hrm_train data with the training puzzles");
   const int64_t identifiers = blank_identifier ? meta.blank_identifier_id + 1 : meta.num_puzzle_identifiers;
   require(dims.puzzle_emb_ndim == 0 || identifiers <= dims.num_puzzle_identifiers, ExitCode::data, "'",
           dataset.origin(), "' has ", meta.num_puzzle_identifiers, " puzzle identifiers, the model of '",
@@ -101,6 +105,7 @@ EvalOutcome evaluate_puzzles(const StoredModel& stored, const EvalRequest& reque
   options.blank_identifier = request.blank_identifier;
   std::optional<data::ArcVotes> votes = arc_votes(*dataset, request, loaded.config);
   if (votes) options.on_answers = [&](const PuzzleAnswers& answers) { add_votes(*votes, answers); };
+  if (dataset->vocabulary()) options.rules = {};  // sizes say nothing about these tokens
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
             dataset->origin(), ", ",
             options.rollouts.rollouts > 1 ? cat(options.rollouts.rollouts, " rollouts of ") : std::string(),

@@ -35,6 +35,10 @@ void check_same_puzzles(const data::PuzzleDataset& train, const data::PuzzleData
   };
   complain("sequence length", train.meta().seq_len, test.meta().seq_len);
   complain("vocabulary size", train.meta().vocab_size, test.meta().vocab_size);
+  const bool both = train.vocabulary() && test.vocabulary();
+  require(!both || train.vocabulary()->tokens == test.vocabulary()->tokens, ExitCode::data, "data.train '",
+          config.train, "' and data.test '", config.test, "' have different symbols for the same tokens; build both ",
+          "splits in one call of hrm_train data");
   require(test.meta().num_puzzle_identifiers <= train.meta().num_puzzle_identifiers, ExitCode::data, "data.test '",
           config.test, "' has ", test.meta().num_puzzle_identifiers, " puzzle identifiers, but data.train only ",
           train.meta().num_puzzle_identifiers, "; a model has no embedding for the others");
@@ -334,7 +338,8 @@ NamedValues PuzzleTask::evaluate(const std::function<void(const EvalProgress&)>&
   // In the arithmetic of the last training step, also when no step was made since a resume.
   if (nn::Fp8Recursions* fp8 = model_->fp8()) fp8->set_active(fp8->steps() > 0);
   if (!evaluation_) {
-    const PuzzleEvalOptions options = puzzle_eval_options(config_, *model_, runtime_, micro_batch_size_);
+    PuzzleEvalOptions options = puzzle_eval_options(config_, *model_, runtime_, micro_batch_size_);
+    if (test_->vocabulary()) options.rules = {};  // sizes say nothing about these tokens
     evaluation_ =
         std::make_unique<PuzzleEvaluation>(*model_, test_, config_.objective, options, runtime_.device, comm_);
   }
@@ -394,10 +399,12 @@ std::string PuzzleTask::describe() const {
 
 std::map<std::string, std::string> PuzzleTask::signature() const {
   const data::PuzzleMeta& meta = train_->meta();
-  return {{"task", "puzzle"},
-          {"seq_len", std::to_string(meta.seq_len)},
-          {"vocab_size", std::to_string(meta.vocab_size)},
-          {"num_puzzle_identifiers", std::to_string(meta.num_puzzle_identifiers)}};
+  std::map<std::string, std::string> signature{{"task", "puzzle"},
+                                               {"seq_len", std::to_string(meta.seq_len)},
+                                               {"vocab_size", std::to_string(meta.vocab_size)},
+                                               {"num_puzzle_identifiers", std::to_string(meta.num_puzzle_identifiers)}};
+  if (const auto& vocabulary = train_->vocabulary()) signature[kVocabularyInfo] = data::vocabulary_text(*vocabulary);
+  return signature;
 }
 
 std::map<std::string, std::string> PuzzleTask::source_digests() const {

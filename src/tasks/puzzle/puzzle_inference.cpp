@@ -30,6 +30,23 @@ models::PuzzleModelDims dims_of(const config::ModelConfig& config, const StoredM
   return dims;
 }
 
+// The manifest has the vocabulary as printable() writes it: an ASCII text with every backslash doubled.
+std::optional<data::PuzzleVocabulary> vocabulary_of(const StoredModel& stored, const models::PuzzleModelDims& dims) {
+  const auto found = stored.meta.info.find(kVocabularyInfo);
+  if (found == stored.meta.info.end()) return std::nullopt;
+  std::string text;
+  for (size_t i = 0; i < found->second.size(); ++i) {
+    text += found->second[i];
+    if (found->second[i] == '\\') ++i;
+  }
+  const std::string origin = cat("the vocabulary in the manifest of '", stored.folder.string(), "'");
+  data::PuzzleVocabulary vocabulary = data::parse_vocabulary(text, origin, ExitCode::checkpoint);
+  require(vocabulary.cells() == dims.seq_len && static_cast<int64_t>(vocabulary.tokens.size()) == dims.vocab_size,
+          ExitCode::checkpoint, origin, " does not fit the model of ", dims.seq_len, " cells and ", dims.vocab_size,
+          " tokens");
+  return vocabulary;
+}
+
 // A model that was trained with fp8 recursions answers on every device: where that has no fp8, in the compute dtype.
 void settle_fp8(config::Config& config) {
   if (config.precision.recursions != config::RecursionPrecision::fp8) return;
@@ -70,6 +87,7 @@ PuzzleInference open_puzzle_model(const StoredModel& stored, const std::string& 
   const ChosenWeights chosen = choose_weights(stored.folder, weights);
   out.averaged = chosen.averaged;
   const auto dims = dims_of(out.config.model, stored, chosen.stored, seq_len);
+  out.vocabulary = vocabulary_of(stored, dims);
   out.model =
       models::make_puzzle_model(out.config.model, dims, /*seed=*/0, out.runtime.device, out.runtime.compute_dtype);
   ModelState state(*out.model);
