@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes 5x5 nonograms with exactly one solution each, as JSON lines for `hrm_train data grid`.
 
-    examples/nonograms.py --count 32000 --seed 0 > nonograms.jsonl
+    examples/nonograms.py --count 64000 --seed 0 > nonograms.jsonl
 
 A puzzle is a grid of 6x6 cells. Its first row and first column hold the clues, one cell for each line: "1-2" means one
 filled cell, a gap, and two filled cells. The other 25 cells are "?" in the question, and "#" or "." in the answer.
@@ -41,7 +41,7 @@ def solutions(rows, columns, above=()):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=32000)
+    parser.add_argument("--count", type=int, default=64000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     rng, seen = random.Random(args.seed), set()
