@@ -17,14 +17,17 @@ constexpr JsonLimits kArcLimits{.bytes = size_t{1} << 30, .depth = 8};
 constexpr std::string_view kChallenges = "challenges.json", kSolutions = "solutions.json";
 
 // Checked within limits, and then in the order of the file.
-Json parse_ordered(const fs::path& file) {
-  const std::string text = read_text(file, ExitCode::data, kArcLimits.bytes);
-  require(!text.starts_with("\xEF\xBB\xBF"), ExitCode::data, file.string(),
+Json parse_ordered_text(std::string_view text, const std::string& origin) {
+  require(!text.starts_with("\xEF\xBB\xBF"), ExitCode::data, origin,
           ": begins with a byte order mark, which JSON does not allow; save it as UTF-8 without one");
-  parse_json(text, file.string(), ExitCode::data, kArcLimits);
+  parse_json(text, origin, ExitCode::data, kArcLimits);
   Json json = Json::parse(text);
-  require(json.is_object(), ExitCode::data, file.string(), ": is not a JSON object of tasks");
+  require(json.is_object(), ExitCode::data, origin, ": is not a JSON object of tasks");
   return json;
+}
+
+Json parse_ordered(const fs::path& file) {
+  return parse_ordered_text(read_text(file, ExitCode::data, kArcLimits.bytes), file.string());
 }
 
 ArcGrid grid_of(const Json& json, const std::string& where) {
@@ -107,6 +110,12 @@ void add_outputs(Json& tasks, const fs::path& challenges, bool unsolved) {
 
 }  // namespace
 
+ArcSource parse_arc_source(std::string_view text, const std::string& name, const std::string& origin, bool unsolved) {
+  Json task = parse_ordered_text(text, origin);
+  if (unsolved) fill_outputs(task);
+  return source_of(name, std::move(task), origin);
+}
+
 std::vector<ArcSource> read_arc_sources(const fs::path& path, bool unsolved) {
   std::vector<ArcSource> sources;
   std::error_code ignored;
@@ -118,9 +127,8 @@ std::vector<ArcSource> read_arc_sources(const fs::path& path, bool unsolved) {
     std::sort(files.begin(), files.end());
     require(!files.empty(), ExitCode::data, path.string(), ": has no TASK.json");
     for (const fs::path& file : files) {
-      Json task = parse_ordered(file);
-      if (unsolved) fill_outputs(task);
-      sources.push_back(source_of(file.stem().string(), std::move(task), file.string()));
+      const std::string text = read_text(file, ExitCode::data, kArcLimits.bytes);
+      sources.push_back(parse_arc_source(text, file.stem().string(), file.string(), unsolved));
     }
     return sources;
   }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hrm/data/arc.h"
@@ -15,6 +16,8 @@ struct ArcSource {
   ArcTask task;
   nlohmann::ordered_json json;
 };
+// One TASK.json. `origin` names it in errors.
+ArcSource parse_arc_source(std::string_view text, const std::string& name, const std::string& origin, bool unsolved);
 // read_arc_tasks, with the JSON.
 std::vector<ArcSource> read_arc_sources(const std::filesystem::path& path, bool unsolved);
 
