@@ -53,7 +53,7 @@ TEST(Cli, Subcommands) {
   expect_refusal(ExitCode::usage, {"trian"}, {"'trian'", "did you mean 'train'?"});
   expect_refusal(
       ExitCode::usage, {"data"},
-      {"sudoku, maze, grid, pairs, arithmetic, vectors, answers, text, jsonl, inspect, tokenizer, tokenize"});
+      {"sudoku, maze, arc, grid, pairs, arithmetic, vectors, answers, text, jsonl, inspect, tokenizer, tokenize"});
   expect_refusal(ExitCode::usage, {"data", "sudoko"}, {"'sudoko'", "did you mean 'sudoku'?"});
   expect_refusal(ExitCode::usage, {"--verison"}, {"'--verison'", "hrm_train --help"});
 }
