@@ -1,5 +1,6 @@
 #include "hrm/data/arc.h"
 
+#include <cmath>
 #include <fstream>
 
 #include "data/data_support.h"
@@ -166,6 +167,14 @@ TEST(ArcVotes, CountsCopiesAndWholeTasks) {
   EXPECT_EQ(votes.submission(),
             R"({"a": [{"attempt_1": [[3]], "attempt_2": [[4]]}, {"attempt_1": [[3]], "attempt_2": [[3]]}], )"
             R"("b": [{"attempt_1": [[0]], "attempt_2": [[0]]}]})");
+  // Of equally many votes the larger mean counts, whichever came first; a Q value that is no number counts least.
+  add(3, one, two, NAN);
+  add(3, one, three, 0);
+  add(3, one, four, 5);
+  const auto ranking = votes.ranking("b", one);
+  ASSERT_EQ(ranking.size(), 3U);
+  EXPECT_EQ(ranking[0].grid, four);
+  EXPECT_EQ(ranking[2].grid, two);
 }
 
 }  // namespace
