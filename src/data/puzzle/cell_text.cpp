@@ -84,6 +84,7 @@ Cells parse_cells(std::string_view text, PuzzleForm form) {
     if (has_rows) end_row(cells);
     text.remove_prefix(std::min(end + 1, text.size()));
   }
+  require(!cells.texts.empty(), ExitCode::data, "has no cells");
   return cells;
 }
 

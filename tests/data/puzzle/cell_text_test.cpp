@@ -50,6 +50,7 @@ TEST(CellText, AnAnswerIsWrittenAsItsQuestionWas) {
 TEST(CellText, RefusesWhatIsNoGrid) {
   refuse("3", PuzzleForm::grid, {"neither a string nor an array"});
   refuse("\"\"", PuzzleForm::grid, {"no cells"});
+  refuse(R"("\r")", PuzzleForm::grid, {"no cells"});
   refuse("[]", PuzzleForm::grid, {"no cells"});
   refuse("[[]]", PuzzleForm::grid, {"row 1 is empty"});
   refuse(R"(["12", "3"])", PuzzleForm::grid, {"row 2 has length 1, but row 1 has length 2"});
