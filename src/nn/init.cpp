@@ -7,19 +7,12 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/philox.h"
+#include "hrm/ops/start_state.h"
 
 namespace hrm::nn {
 namespace {
 
 constexpr double kCut = 2.0;
-
-// The factor that restores the truncated distribution's standard deviation: 1/sqrt(1 - 2*cut*phi(cut)/z), where z is
-// the remaining probability.
-double widening() {
-  const double density = std::exp(-0.5 * kCut * kCut) / std::sqrt(2 * std::numbers::pi);
-  const double remaining = std::erf(kCut / std::numbers::sqrt2);
-  return 1.0 / std::sqrt(1.0 - 2 * kCut * density / remaining);
-}
 
 // Draws from CounterRng(seed, Stream::init, index), in blocks so that threads can share the work.
 at::Tensor uniform_draws(int64_t count, uint64_t seed, uint64_t index) {
@@ -44,9 +37,7 @@ at::Tensor uniform_draws(int64_t count, uint64_t seed, uint64_t index) {
 }  // namespace
 
 at::Tensor trunc_normal_from_uniform(const at::Tensor& u, double std) {
-  if (std == 0) return at::zeros_like(u);
-  const double scale = std * widening();
-  return at::erfinv(u).mul_(std::numbers::sqrt2 * scale).clamp_(-kCut * scale, kCut * scale);
+  return ops::truncated_normal(u, std);
 }
 
 void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_view name) {

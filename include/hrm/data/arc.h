@@ -80,7 +80,7 @@ struct ArcBuildResult {
 // Writes a dataset folder with train/, test/, identifiers.json and test_puzzles.json, byte for byte as TRM's builder
 // does with the same files, order and seed. (TRM's own bytes depend on Python's hash seed where the first subset is a
 // test subset; then the train split comes first here.) Throws Error(data) as read_arc_tasks, also for a task in two
-// subsets, and Error(environment) where it cannot write.
+// subsets, Error(usage) for more copies than a folder can name, and Error(environment) where it cannot write.
 ArcBuildResult build_arc(const ArcBuildOptions& options, const std::filesystem::path& out);
 
 // The tasks of the test split with their answers, in such a folder.
