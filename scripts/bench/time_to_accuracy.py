@@ -6,10 +6,10 @@
     scripts/bench/time_to_accuracy.py --dir runs/tta --report --picture curve.svg
 
 --model hrm: 27 million parameters, learning rate 7e-5. trm_att and trm_mlp: 7 and 5 million, learning rate 1e-4, averaged
-weights (0.999). Weight decay 1.0, warm-up 2,000 steps, --batch, --steps steps; both are evaluated on all test puzzles
-every --eval-every steps, by 16 segments. Only training counts as time: evaluation, saving
-and starting do not. The official code's compilation does not count either (its first steps after a start are taken to
-last as long as the others); our graph recording does.
+weights (0.999). Weight decay 1.0, warm-up 2,000 steps (--lr and --warmup change them on both sides), --batch, --steps
+steps; both are evaluated on all test puzzles every --eval-every steps, by 16 segments. Only training counts as time:
+evaluation, saving and starting do not. The official code's compilation does not count either (its first steps after a
+start are taken to last as long as the others); our graph recording does.
 
 A run is one side with one seed. Each GPU (CUDA_VISIBLE_DEVICES, else all) trains one run at a time, in the order of
 --sides, so name the slowest side first. After --minutes everything is saved and the program ends (the official code up
@@ -74,7 +74,8 @@ def train_official(args):
     cuda = args.device == "cuda"
     overrides = official_step.parsed(args.official_set)
     official = official_step.Official(args.model, str(args.checkout), args.batch, args.mode, device=args.device, seed=seed,
-                                      dtype="bfloat16" if cuda else "float32", overrides=overrides)
+                                      dtype="bfloat16" if cuda else "float32", overrides=overrides, lr=args.lr,
+                                      warmup_steps=args.warmup)
     train, test = (official_step.read_sudoku(ROOT / p, args.device) for p in (args.train, args.test))
     test = [x[:args.puzzles] for x in test] if args.puzzles else test
     generator = torch.Generator(device=args.device)
@@ -165,7 +166,8 @@ def train_ours(args, name, overrides, seed, environment):
     log_every = next(n for n in (50, 25, 20, 10, 5, 2, 1) if args.eval_every % n == 0)
     words = [str(args.binary), "train", "--config", CONFIGS[args.model], f"run.dir={args.dir}", f"run.name={name}_seed{seed}",
              f"run.seed={seed}", f"data.train={args.train}", f"data.test={args.test}", f"train.steps={args.steps}",
-               f"train.global_batch_size={args.batch}", f"optim.warmup_steps={min(2000, args.steps)}",
+               f"train.global_batch_size={args.batch}", f"optim.warmup_steps={min(args.warmup, args.steps)}",
+               *([f"optim.lr={args.lr}", f"optim.puzzle_emb_lr={args.lr}"] if args.lr else []),
                f"train.log_every={log_every}", f"train.eval_every={args.eval_every}", "train.keep_checkpoints=1",
                "train.checkpoint_every=0", f"train.max_seconds={max(1.0, args.deadline - time.time() - args.startup)}",
                f"eval.max_samples={args.puzzles}", f"eval.batch_size={args.eval_batch}", *overrides, *args.ours_set]
@@ -270,6 +272,9 @@ def main():
                         help="official, and names of ours (default: %(default)s)")
     parser.add_argument("--seeds", default="0,1", help="comma-separated (default: %(default)s)")
     parser.add_argument("--steps", type=command.count(), default=10284, help="of a run (default: %(default)s)")
+    parser.add_argument("--lr", type=command.number(float, 0, above=True), help="learning rate of both sides, also of the "
+                        "puzzle embedding (default: the official one)")
+    parser.add_argument("--warmup", type=command.count(), default=2000, help="steps of both sides (default: %(default)s)")
     parser.add_argument("--eval-every", type=command.count(), default=1000,
                         help="steps between two evaluations (default: %(default)s)")
     parser.add_argument("--minutes", type=command.number(float, 0, above=True), default=8,
