@@ -11,7 +11,7 @@ ChosenWeights choose_weights(const std::filesystem::path& checkpoint, const std:
   ChosenWeights chosen{.stored = checkpoint::load_weights(checkpoint)};
   const bool has_average = !chosen.stored.ema.empty();
   require(wanted != "ema" || has_average, ExitCode::checkpoint, "'", checkpoint.string(),
-          "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
+          "' holds no averaged weights (optim.ema was 0, or an export chose one set); use --weights raw");
   chosen.averaged = wanted != "raw" && has_average;
   return chosen;
 }
