@@ -266,7 +266,8 @@ void write_weights_folder(const fs::path& folder, const std::vector<std::pair<st
                           at::ScalarType dtype, const CheckpointMeta& meta, const std::vector<fs::path>& files) {
   std::vector<ArchiveEntry> entries;
   for (const auto& [name, tensor] : weights) {
-    entries.push_back({name, tensor.scalar_type() == at::kFloat ? tensor.to(dtype) : tensor, /*parameter=*/false});
+    const bool converted = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16;
+    entries.push_back({name, converted ? tensor.to(dtype) : tensor, /*parameter=*/false});
   }
   std::vector<Part> parts{model_part(entries), text_part(kConfigFile, meta.config_json)};
   for (const fs::path& file : files) {

@@ -28,8 +28,8 @@ struct CheckpointMeta {
   bool weights_only() const { return kind == CheckpointKind::weights; }
 };
 
-// Weights by their official names, without "model.inner."; CPU tensors of the stored dtype. A checkpoint of kind weights
-// may hold bfloat16 where the model has float32.
+// Weights by their official names, without "model.inner."; CPU tensors of the stored dtype. A checkpoint of kind
+// weights may hold bfloat16 where the model has float32.
 struct ModelWeights {
   std::vector<std::pair<std::string, at::Tensor>> raw;
   // The averaged set, complete: averaged parameters, and the raw tensors of those that have no average (H_init,
@@ -74,8 +74,8 @@ std::filesystem::path save_weights(const std::filesystem::path& run_dir, const M
                                    const CheckpointMeta& meta, const Keep& keep);
 
 // Writes one set of weights as a checkpoint of kind weights that is not in a run: the new folder `folder`, whole or not
-// at all. Float32 weights become `dtype`; others stay. `files` are copied beside them and listed in the manifest. Throws
-// Error(environment), also where `folder` is there already and not empty.
+// at all. Weights of float32 and bfloat16 become `dtype`; others stay. `files` are copied beside them and listed in the
+// manifest. Throws Error(environment), also where `folder` is there already and not empty.
 void write_weights_folder(const std::filesystem::path& folder,
                           const std::vector<std::pair<std::string, at::Tensor>>& weights, at::ScalarType dtype,
                           const CheckpointMeta& meta, const std::vector<std::filesystem::path>& files = {});
@@ -128,8 +128,9 @@ void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std
 bool load_state_part(const std::filesystem::path& dir, Stateful& part, const std::string& prefix);
 
 // Copies one weight set into the entries of role weight, from a checkpoint of either kind; same rules, but that kind
-// weights may hold bfloat16 for float32. Error(checkpoint) for ema if there is none. Matrices named in `by_mean` (by their archive names) may have another
-// number of rows here. Each row then becomes the mean of the checkpoint's rows, and the log says so.
+// weights may hold bfloat16 for float32. Error(checkpoint) for ema if there is none. Matrices named in `by_mean` (by
+// their archive names) may have another number of rows here. Each row then becomes the mean of the checkpoint's rows,
+// and the log says so.
 void load_weights_into(const std::filesystem::path& dir, Stateful& root, WeightSet which = WeightSet::raw,
                        const std::vector<std::string>& by_mean = {});
 

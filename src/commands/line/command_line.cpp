@@ -310,7 +310,9 @@ void add_export(CLI::App& app, Action& action) {
   sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + ", or a folder that PEFT saved")
       ->type_name("PATH")
       ->required();
-  sub->add_option("--out", o->out, "file to write; for hf, peft and checkpoint a new folder")->type_name("PATH")->required();
+  sub->add_option("--out", o->out, "file to write; for hf, peft and checkpoint a new folder")
+      ->type_name("PATH")
+      ->required();
   sub->add_option("--weights", o->weights, "which weights to use; auto = the EMA if there is one")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
