@@ -55,7 +55,8 @@ class CheckpointExport : public ::testing::Test {
   }
   // The weights that the model of a checkpoint computes with.
   static std::map<std::string, at::Tensor> opened(const fs::path& path) {
-    const tasks::PuzzleInference model = tasks::open_puzzle_model(path, {"runtime.device=cpu"}, "auto");
+    const std::vector<std::string> overrides = {"runtime.device=cpu"};
+    const tasks::PuzzleInference model = tasks::open_puzzle_model(path, overrides, "auto", /*seq_len=*/81);
     std::map<std::string, at::Tensor> weights;
     for (const auto& item : model.model->named_parameters()) weights[item.key()] = item.value().detach();
     for (const auto& item : model.model->named_buffers()) weights[item.key()] = item.value();
