@@ -23,11 +23,14 @@ bool is_of_this_machine(const std::string& paths) {
 }
 
 // Whether a setting means nothing, or something else, where the checkpoint is read.
-bool is_of_the_run(const config::Field& field, const config::Config& config) {
+bool is_of_the_run(const config::Field& field) {
   // The scales of fp8 are training state. There is one set of weights only.
   static const std::vector<std::string> kKeys{"runtime.device", "precision.recursions", "eval.weights"};
   if (std::find(kKeys.begin(), kKeys.end(), field.key) != kKeys.end()) return true;
-  if (field.key.starts_with("parallel.") || field.key.starts_with("profiling.")) return true;
+  return field.key.starts_with("parallel.") || field.key.starts_with("profiling.");
+}
+
+bool is_path_of_this_machine(const config::Field& field, const config::Config& config) {
   return std::holds_alternative<config::PathText>(field.rule) &&
          is_of_this_machine(std::get<std::string>(field.get(config)));
 }
@@ -36,8 +39,11 @@ std::string portable_config(const StoredModel& stored) {
   config::LoadedConfig loaded = stored_settings({stored.folder, stored.meta});
   const config::Config standard;
   for (const config::Field& field : config::fields()) {
-    if (is_of_the_run(field, loaded.config)) field.set(loaded.config, field.get(standard));
+    if (is_of_the_run(field)) field.set(loaded.config, field.get(standard));
+    // Not the default: without its own test data, an evaluation must ask for some.
+    if (is_path_of_this_machine(field, loaded.config)) field.set(loaded.config, std::string());
   }
+  if (loaded.config.run.dir.empty()) loaded.config.run.dir = standard.run.dir;
   return loaded.to_json();
 }
 

@@ -42,7 +42,12 @@ class HandedOn : public ::testing::Test {
     return run_well({"solve", "--checkpoint", checkpoint.string()}, {"", "", std::string(kPuzzle) + "\n"}).out;
   }
   static nlohmann::json evaluated(const fs::path& checkpoint, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> arguments = {"eval", "--checkpoint", checkpoint.string(), "eval.batch_size=4"};
+    std::vector<std::string> arguments = {"eval",
+                                          "--checkpoint",
+                                          checkpoint.string(),
+                                          "--data",
+                                          first_rows("test_17clue_2k.csv", 100),
+                                          "eval.batch_size=4"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return nlohmann::json::parse(run_well(arguments).out);
   }
@@ -93,6 +98,12 @@ TEST_F(HandedOn, ItAnswersInAnyPlaceUnderAnyName) {
   flip_byte(place / "model.pt");
   expect_refusal(ExitCode::checkpoint, {"solve", "--checkpoint", place.string()},
                  {"models/sudoku", "model.pt is damaged"}, {"", "", kPuzzle}, /*alone=*/false);
+}
+
+// The run's test data were at an absolute path, which is nowhere else. No other data take their place.
+TEST_F(HandedOn, AnEvaluationAsksForData) {
+  expect_refusal(ExitCode::usage, {"eval", "--checkpoint", exported("float32").string()},
+                 {"data.test is empty", "give --data"}, {}, /*alone=*/false);
 }
 
 TEST_F(HandedOn, TrainingBeginsWithIt) {
