@@ -206,9 +206,14 @@ std::map<std::string, at::Tensor> read_model(const VerifiedCheckpoint& checkpoin
   return read_model_archive(checkpoint.file(kModelFile), (checkpoint.dir() / kModelFile).string());
 }
 
-ModelWeights to_weights(const std::map<std::string, at::Tensor>& tensors) {
+ModelWeights read_weights(const VerifiedCheckpoint& checkpoint) {
+  const std::map<std::string, at::Tensor> tensors = read_model(checkpoint);
   const std::string prefix = kEmaPrefix;
   ModelWeights weights;
+  const Manifest& manifest = checkpoint.manifest();
+  const auto exported = manifest.info.find(kWeightsInfo);
+  weights.only_average = manifest.kind == CheckpointKind::weights && exported != manifest.info.end() &&
+                         exported->second.starts_with(kAveragedInfo);
   const bool averaged =
       std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first.rfind(prefix, 0) == 0; });
   for (const auto& [name, tensor] : tensors) {
@@ -378,7 +383,7 @@ bool load_state_part(const fs::path& dir, Stateful& part, const std::string& pre
 
 void load_weights_into(const fs::path& dir, Stateful& root, WeightSet which, const std::vector<std::string>& by_mean) {
   const VerifiedCheckpoint checkpoint(dir);
-  ModelWeights weights = to_weights(read_model(checkpoint));
+  ModelWeights weights = read_weights(checkpoint);
   if (which == WeightSet::ema && weights.ema.empty()) {
     fail(ExitCode::checkpoint, "the checkpoint ", dir, " holds no averaged weights: use the raw ones");
   }
@@ -390,7 +395,7 @@ void load_weights_into(const fs::path& dir, Stateful& root, WeightSet which, con
 }
 
 ModelWeights load_weights(const fs::path& dir) {
-  return to_weights(read_model(VerifiedCheckpoint(dir)));
+  return read_weights(VerifiedCheckpoint(dir));
 }
 
 }  // namespace hrm::checkpoint

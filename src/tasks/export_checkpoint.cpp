@@ -57,7 +57,7 @@ void export_checkpoint(const StoredModel& stored, const ExportRequest& request, 
     meta.info.erase(of_resume);
   }
   meta.info["program"] = cat("hrm_train ", build_info("version"), " ", build_info("commit"));
-  meta.info["weights"] = cat(chosen.averaged ? "averaged" : "raw", ", ", request.dtype);
+  meta.info[checkpoint::kWeightsInfo] = cat(chosen.averaged ? checkpoint::kAveragedInfo : "raw", ", ", request.dtype);
   const at::ScalarType dtype = request.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
   checkpoint::write_weights_folder(request.out, chosen.values(), dtype, meta, files);
 }

@@ -79,6 +79,7 @@ TEST_F(HandedOn, ItAnswersAsTheRunDoes) {
   EXPECT_EQ(solved(exported("float32")), solved(run_dir()));
   const nlohmann::json of_run = evaluated(run_dir()), exact = evaluated(exported("float32"));
   EXPECT_EQ(of_run.at("weights"), "ema");
+  EXPECT_EQ(exact.at("weights"), "ema");
   EXPECT_EQ(exact.at("lm_loss"), of_run.at("lm_loss"));
   EXPECT_NE(evaluated(run_dir(), {"eval.weights=raw"}).at("lm_loss"), of_run.at("lm_loss")) << "else EMA or raw is one";
   const nlohmann::json rounded = evaluated(exported("bfloat16"));

@@ -147,12 +147,27 @@ TEST_F(CheckpointExport, RefusesInOneSentence) {
   expect_error(ExitCode::environment, {"full", "exists already"}, [&] { run_export(options("full", "bfloat16")); });
   EXPECT_EQ(std::distance(fs::directory_iterator(dir_ / "full"), {}), 1);
   expect_error(ExitCode::environment, {"/proc/hrm"}, [&] { run_export(options("/proc/hrm/x", "bfloat16")); });
-  ExportOptions ema = options("one", "bfloat16");
-  EXPECT_EQ(run_export(ema), 0);
-  ema.checkpoint = (dir_ / "one").string();
-  ema.out = (dir_ / "two").string();
-  ema.weights = "ema";
-  expect_error(ExitCode::checkpoint, {"no averaged weights", "chose one set"}, [&] { run_export(ema); });
+}
+
+// Of a checkpoint with one set, all know which one it is.
+TEST_F(CheckpointExport, TheChosenSetKeepsItsName) {
+  const auto export_from = [&](const std::string& from, const std::string& weights) {
+    ExportOptions again = options(from + "_" + weights, "float32");
+    again.checkpoint = (dir_ / from).string();
+    again.weights = weights;
+    EXPECT_EQ(run_export(again), 0);
+    return checkpoint::open_checkpoint(again.out).meta.info.at("weights");
+  };
+  EXPECT_EQ(export_from("run", "raw"), "raw, float32");
+  EXPECT_EQ(export_from("run", "ema"), "averaged, float32");
+  EXPECT_EQ(export_from("run_ema", "ema"), "averaged, float32");
+  EXPECT_EQ(export_from("run_ema", "auto"), "averaged, float32");
+  EXPECT_EQ(export_from("run_raw", "auto"), "raw, float32");
+  expect_error(ExitCode::checkpoint, {"no averaged weights", "chose one set"}, [&] { export_from("run_raw", "ema"); });
+  expect_error(ExitCode::checkpoint, {"averaged weights alone"}, [&] { export_from("run_ema", "raw"); });
+  const std::vector<std::string> overrides = {"runtime.device=cpu"};
+  EXPECT_TRUE(tasks::open_puzzle_model(dir_ / "run_ema", overrides, "auto", 81).averaged);
+  EXPECT_FALSE(tasks::open_puzzle_model(dir_ / "run_raw", overrides, "auto", 81).averaged);
 }
 
 }  // namespace

@@ -35,6 +35,8 @@ struct ModelWeights {
   // The averaged set, complete: averaged parameters, and the raw tensors of those that have no average (H_init,
   // L_init, puzzle embeddings). Empty where the run kept no average.
   std::vector<std::pair<std::string, at::Tensor>> ema;
+  // An export chose the averaged set: it is the only one, and `raw` has it.
+  bool only_average = false;
 };
 
 enum class WeightSet { raw, ema, ema_or_raw };  // the last: the averaged ones where there are any
@@ -54,6 +56,9 @@ struct Keep {
 inline constexpr const char* kScore = "score";
 // Information that only a resume reads: the digest of the rows that come next.
 inline constexpr const char* kNextBatch = "digest of the next batch";
+// Information of an exported checkpoint: which set of weights it has ("averaged" or "raw") and their dtype.
+inline constexpr const char* kWeightsInfo = "weights";
+inline constexpr const char* kAveragedInfo = "averaged";
 
 // Writes <run_dir>/checkpoints/step-%09d and returns it. Everything is written to a temporary directory, synced, and
 // renamed. A process killed at any moment leaves earlier checkpoints as they were, and never half of a new one. Then
