@@ -18,6 +18,6 @@ ENV PATH=/opt/hrm_train/bin:$PATH
 # Recipes name their data relative to this folder.
 WORKDIR /hrm_train
 RUN ln -s /opt/hrm_train/share/hrm_train/configs /opt/hrm_train/share/hrm_train/data \
-    /opt/hrm_train/share/hrm_train/examples .
+    /opt/hrm_train/share/hrm_train/examples /opt/hrm_train/share/hrm_train/checkpoints .
 ENTRYPOINT ["hrm_train"]
 CMD ["--help"]

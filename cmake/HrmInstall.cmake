@@ -4,7 +4,7 @@
 #   DIR/lib/torch, lib/nvidia    those of the wheels, unchanged, in the wheels' layout: their own search paths ($ORIGIN/
 #                                ../../nvidia/...) hold there, nothing need be patched (NVIDIA's licences forbid that), and
 #                                no folder outside of DIR is ever searched
-#   DIR/share/hrm_train          configurations, the data that they name, examples
+#   DIR/share/hrm_train          configurations, the data that they name, examples, trained models
 #   DIR/share/doc/hrm_train      licences of everything that is packed, the README, the documentation
 #   DIR/share/man, bash-completion, zsh, fish    the man page and completion scripts, as the program itself prints them
 # Which libraries: install_libraries.cmake, at install time. HRM_INSTALL_HARD_LINKS=1 in the environment makes hard links
@@ -33,10 +33,18 @@ install(TARGETS hrm_train RUNTIME DESTINATION bin)
 install(DIRECTORY configs examples DESTINATION share/hrm_train USE_SOURCE_PERMISSIONS)
 install(FILES data/README.md DESTINATION share/hrm_train/data)
 install(DIRECTORY data/sudoku data/digits DESTINATION share/hrm_train/data)
+# Trained models: the checkpoints that have a card.
+file(GLOB _cards CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/checkpoints/*/README.md")
+foreach(card IN LISTS _cards)
+  get_filename_component(model "${card}" DIRECTORY)
+  install(DIRECTORY "${model}" DESTINATION share/hrm_train/checkpoints)
+  install(FILES "${card}" DESTINATION "share/doc/hrm_train/${model}")
+endforeach()
 install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md CITATION.cff THIRD_PARTY.md
         DESTINATION share/doc/hrm_train)
 # The pages of the README's links.
-install(DIRECTORY docs checkpoints DESTINATION share/doc/hrm_train FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(DIRECTORY docs DESTINATION share/doc/hrm_train FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(FILES checkpoints/README.md DESTINATION share/doc/hrm_train/checkpoints)
 install(CODE "set(BINARY [[$<TARGET_FILE:hrm_train>]])
 set(OPENED [[${_opened}]])
 set(SITE_PACKAGES [[${HRM_SITE_PACKAGES}]])")

@@ -56,11 +56,15 @@ class Root:
             if self.folder != pathlib.Path("/"):
                 os.chroot(self.folder)
             os.chdir(folder)
-        return subprocess.Popen(line, env=env or {}, preexec_fn=enter, stdin=subprocess.DEVNULL, text=True, **options)
+        options.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.Popen(line, env=env or {}, preexec_fn=enter, text=True, **options)
 
-    def run(self, *line, **options):
+    def run(self, *line, text=None, **options):
+        """`text`: its stdin."""
+        if text is not None:
+            options["stdin"] = subprocess.PIPE
         process = self.start(*line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate(text, timeout=600)
         return subprocess.CompletedProcess(line, process.returncode, out, err)
 
 
@@ -97,6 +101,21 @@ def problems_of_loading(root, prefix):
     if loaded.returncode != 0 or loaded.stderr:
         out.append(f"with all packed libraries loaded it says\n{loaded.stderr}")
     return out
+
+
+def problems_of_models(root, prefix):
+    """Sentences about trained models of the program at `prefix` that do not solve the puzzles of their cards."""
+    models = root.folder / prefix.lstrip("/") / "share/hrm_train/checkpoints"
+    out, solved = [], 0
+    for card in sorted(models.glob("*/README.md")):
+        for puzzle, name in re.findall(r"^echo (\S+) \| hrm_train solve --checkpoint checkpoints/(\w+)",
+                                       card.read_text(encoding="utf-8"), re.MULTILINE):
+            result = root.run(f"{prefix}/bin/hrm_train", "solve", "--checkpoint", f"checkpoints/{name}",
+                              folder=f"{prefix}/share/hrm_train", text=puzzle + "\n")
+            if result.returncode != 0 or not result.stdout.endswith("\tvalid\n"):
+                out.append(f"solving with {name} ended with {result.returncode}\n{result.stdout}{result.stderr}")
+            solved += 1
+    return out if solved else [f"{models} holds no model whose card shows a puzzle"]
 
 
 def seconds_of(root, line, until=None, folder="/"):

@@ -56,6 +56,9 @@ class Loader final : public StateVisitor {
     copy_all();
   }
 
+  // Stored bfloat16 is read where this program has float32.
+  void allow_rounded() { rounded_ = true; }
+
   // As load_weights_into.
   void allow_by_mean(const std::vector<std::string>& names) { by_mean_ = {names.begin(), names.end()}; }
 
@@ -69,7 +72,10 @@ class Loader final : public StateVisitor {
   void tensor(const std::string& name, at::Tensor& tensor, StateRole role, StateSlice slice) override {
     if ((role == StateRole::weight) != (stage_ == Stage::weights) || starts_afresh(name)) return;
     const std::string where = in_model_file(role) ? archive_name({name, tensor, role, slice}) : name;
-    const at::Tensor& stored = find(in_model_file(role) ? model_ : state_->tensors, where);
+    at::Tensor stored = find(in_model_file(role) ? model_ : state_->tensors, where);
+    if (rounded_ && stored.scalar_type() == at::kBFloat16 && tensor.scalar_type() == at::kFloat) {
+      stored = stored.to(at::kFloat);
+    }
     if (by_mean_.count(where) > 0 && is_other_count(stored, tensor)) {
       copies_.push_back([target = tensor, stored, where] {
         log::info("'", where, "' has ", target.size(0), " rows here and ", stored.size(0),
@@ -187,6 +193,7 @@ class Loader final : public StateVisitor {
   std::map<std::string, at::Tensor> model_;
   const StateContent* state_;
   const std::vector<std::string> optional_;
+  bool rounded_ = false;
   std::set<std::string> by_mean_;
   std::set<std::string> optional_here_;  // those with entries of ours
   Stage stage_ = Stage::weights;
@@ -199,9 +206,14 @@ std::map<std::string, at::Tensor> read_model(const VerifiedCheckpoint& checkpoin
   return read_model_archive(checkpoint.file(kModelFile), (checkpoint.dir() / kModelFile).string());
 }
 
-ModelWeights to_weights(const std::map<std::string, at::Tensor>& tensors) {
+ModelWeights read_weights(const VerifiedCheckpoint& checkpoint) {
+  const std::map<std::string, at::Tensor> tensors = read_model(checkpoint);
   const std::string prefix = kEmaPrefix;
   ModelWeights weights;
+  const Manifest& manifest = checkpoint.manifest();
+  const auto exported = manifest.info.find(kWeightsInfo);
+  weights.only_average = manifest.kind == CheckpointKind::weights && exported != manifest.info.end() &&
+                         exported->second.starts_with(kAveragedInfo);
   const bool averaged =
       std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first.rfind(prefix, 0) == 0; });
   for (const auto& [name, tensor] : tensors) {
@@ -370,18 +382,20 @@ bool load_state_part(const fs::path& dir, Stateful& part, const std::string& pre
 }
 
 void load_weights_into(const fs::path& dir, Stateful& root, WeightSet which, const std::vector<std::string>& by_mean) {
-  ModelWeights weights = load_weights(dir);
+  const VerifiedCheckpoint checkpoint(dir);
+  ModelWeights weights = read_weights(checkpoint);
   if (which == WeightSet::ema && weights.ema.empty()) {
     fail(ExitCode::checkpoint, "the checkpoint ", dir, " holds no averaged weights: use the raw ones");
   }
   auto& chosen = which == WeightSet::raw || weights.ema.empty() ? weights.raw : weights.ema;
   Loader loader(dir, {chosen.begin(), chosen.end()}, nullptr);
   loader.allow_by_mean(by_mean);
+  if (checkpoint.manifest().kind == CheckpointKind::weights) loader.allow_rounded();
   loader.load(root);
 }
 
 ModelWeights load_weights(const fs::path& dir) {
-  return to_weights(read_model(VerifiedCheckpoint(dir)));
+  return read_weights(VerifiedCheckpoint(dir));
 }
 
 }  // namespace hrm::checkpoint

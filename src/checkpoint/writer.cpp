@@ -11,10 +11,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "checkpoint/entry_names.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/model_archive.h"
+#include "checkpoint/output_folder.h"
 #include "checkpoint/state_file.h"
 #include "hrm/base/failpoint.h"
 #include "hrm/base/file.h"
@@ -137,13 +139,27 @@ class Output {
 using Sink = std::function<void(std::span<const std::byte>)>;
 
 struct Part {
-  const char* name;
+  std::string name;
   uint64_t bytes;  // at most, to be reserved; what a file is beyond it is found out by writing
   std::function<void(const Sink&)> produce;
 };
 
 Part text_part(const char* name, const std::string& text) {
   return {name, text.size(), [&text](const Sink& sink) { sink(as_bytes(text)); }};
+}
+
+// All files of a checkpoint, the manifest last, into a folder that nobody reads yet.
+void write_parts(const fs::path& folder, const std::vector<Part>& parts, const CheckpointMeta& meta,
+                 CheckpointKind kind) {
+  Manifest manifest{meta.step, kind, meta.info, {}};
+  for (const Part& part : parts) {
+    Output file(folder / part.name, part.bytes);
+    part.produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
+    manifest.files[part.name] = file.finish();
+  }
+  Output file(folder / kManifestFile, 0);
+  file.write(as_bytes(manifest_text(manifest)));
+  file.finish();
 }
 
 fs::path write_checkpoint(const fs::path& run_dir, const std::vector<Part>& parts, const CheckpointMeta& meta,
@@ -158,15 +174,7 @@ fs::path write_checkpoint(const fs::path& run_dir, const std::vector<Part>& part
     make_directories(checkpoints);
     remove_leftovers(checkpoints);
     make_directory(temporary);
-    Manifest manifest{meta.step, kind, meta.info, {}};
-    for (const Part& part : parts) {
-      Output file(temporary / part.name, part.bytes);
-      part.produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
-      manifest.files[part.name] = file.finish();
-    }
-    Output file(temporary / kManifestFile, 0);
-    file.write(as_bytes(manifest_text(manifest)));
-    file.finish();
+    write_parts(temporary, parts, meta, kind);
     fsync_directory(temporary);
     if (before_commit) before_commit();
     failpoint::hit(Failpoint::checkpoint_commit);
@@ -252,6 +260,22 @@ fs::path save_weights(const fs::path& run_dir, const ModelWeights& weights, cons
   for (const auto& [name, tensor] : weights.ema) entries.push_back({kEmaPrefix + name, tensor, false});
   return write_checkpoint(run_dir, {model_part(entries), text_part(kConfigFile, meta.config_json)}, meta,
                           CheckpointKind::weights, keep);
+}
+
+void write_weights_folder(const fs::path& folder, const std::vector<std::pair<std::string, at::Tensor>>& weights,
+                          at::ScalarType dtype, const CheckpointMeta& meta, const std::vector<fs::path>& files) {
+  std::vector<ArchiveEntry> entries;
+  for (const auto& [name, tensor] : weights) {
+    const bool converted = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16;
+    entries.push_back({name, converted ? tensor.to(dtype) : tensor, /*parameter=*/false});
+  }
+  std::vector<Part> parts{model_part(entries), text_part(kConfigFile, meta.config_json)};
+  for (const fs::path& file : files) {
+    const auto mapped = std::make_shared<const MappedFile>(file, ExitCode::checkpoint);
+    const std::span<const std::byte> bytes = mapped->bytes();
+    parts.push_back({file.filename().string(), bytes.size(), [mapped](const Sink& sink) { sink(mapped->bytes()); }});
+  }
+  write_folder(folder, [&](const fs::path& place) { write_parts(place, parts, meta, CheckpointKind::weights); });
 }
 
 uint64_t checkpoint_bytes(const StateListing& listing) {

@@ -10,15 +10,16 @@ namespace hrm::commands {
 
 int run_export(const ExportOptions& options) {
   const bool known = options.to == "torchscript" || options.to == "safetensors" || options.to == "pt" ||
-                     options.to == "hf" || options.to == "peft";
+                     options.to == "hf" || options.to == "peft" || options.to == "checkpoint";
   require(known, ExitCode::usage, "'", options.to,
-          "' is not an export format; use torchscript, safetensors, pt, hf or peft");
+          "' is not an export format; use torchscript, safetensors, pt, hf, peft or checkpoint");
   require(options.weights == "auto" || options.weights == "raw" || options.weights == "ema", ExitCode::usage, "'",
           options.weights, "' is not a set of weights; use auto, raw or ema");
   require(options.dtype == "float32" || options.dtype == "bfloat16", ExitCode::usage, "'", options.dtype,
           "' is not a dtype of weights; use float32 or bfloat16");
-  require(options.dtype == "float32" || options.to == "hf", ExitCode::usage, "--dtype ", options.dtype,
-          " is for --to hf alone; ", options.to, " has the dtype of the checkpoint");
+  const bool has_dtype = options.to == "hf" || options.to == "checkpoint";
+  require(options.dtype == "float32" || has_dtype, ExitCode::usage, "--dtype ", options.dtype,
+          " is for --to hf and checkpoint alone; ", options.to, " has the dtype of the checkpoint");
   require(!options.out.empty(), ExitCode::usage, "--out needs the file or folder to write");
 
   const tasks::StoredModel stored = tasks::open_stored_model(options.checkpoint, {}, options.base);

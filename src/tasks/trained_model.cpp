@@ -9,9 +9,11 @@ namespace hrm::tasks {
 
 ChosenWeights choose_weights(const std::filesystem::path& checkpoint, const std::string& wanted) {
   ChosenWeights chosen{.stored = checkpoint::load_weights(checkpoint)};
-  const bool has_average = !chosen.stored.ema.empty();
+  const bool has_average = chosen.stored.only_average || !chosen.stored.ema.empty();
   require(wanted != "ema" || has_average, ExitCode::checkpoint, "'", checkpoint.string(),
-          "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
+          "' holds no averaged weights (optim.ema was 0, or an export chose one set); use --weights raw");
+  require(wanted != "raw" || !chosen.stored.only_average, ExitCode::checkpoint, "'", checkpoint.string(),
+          "' holds averaged weights alone, which an export chose; use --weights auto");
   chosen.averaged = wanted != "raw" && has_average;
   return chosen;
 }

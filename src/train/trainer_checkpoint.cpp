@@ -20,7 +20,7 @@ namespace hrm::train {
 namespace {
 
 constexpr const char* kDigest = "digest of the ";  // in a checkpoint's information, before what it is of
-constexpr const char* kNextBatch = "digest of the next batch";
+using checkpoint::kNextBatch;
 
 checkpoint::Keep keep_of(const config::TrainConfig& config) {
   return {config.keep_checkpoints, config.keep_every, config.keep_best};

@@ -228,6 +228,56 @@ TEST(RoundTrip, KindWeights) {
   EXPECT_TRUE(load_weights(dir).ema.empty());
 }
 
+TEST(RoundTrip, KindWeightsMayBeRounded) {
+  const TempDir dir;
+  const at::Tensor exact = at::rand({4, 3}).add(1);
+  const std::vector<std::pair<std::string, at::Tensor>> weights = {{"H_level.layers.0.mlp.weight", exact},
+                                                                   {"q_head.bias", at::ones({4})},
+                                                                   {"puzzle_emb.weights", at::rand({5, 2})},
+                                                                   {"H_init", at::ones({3}, at::kBFloat16)}};
+  std::ofstream(dir / "words.txt") << "a file beside the weights";
+  // Any name will do, and so will a file that the manifest does not list.
+  const auto rounded = dir / "any name";
+  write_weights_folder(rounded, weights, at::kBFloat16, sample_meta(7), {dir / "words.txt"});
+  std::ofstream(rounded / "README.md") << "a card";
+  const FoundCheckpoint found = open_checkpoint(rounded);
+  EXPECT_EQ(found.dir, rounded);
+  EXPECT_EQ(found.meta.kind, CheckpointKind::weights);
+  EXPECT_EQ(found.meta.step, 7);
+  EXPECT_EQ(found.meta.config_json, sample_meta(7).config_json);
+  for (const auto& [name, tensor] : load_weights(rounded).raw) EXPECT_EQ(tensor.scalar_type(), at::kBFloat16) << name;
+  SampleState state(5);
+  load_weights_into(rounded, state, WeightSet::ema_or_raw);
+  EXPECT_TRUE(at::equal(state.weight, exact.to(at::kBFloat16).to(at::kFloat)));
+  EXPECT_FALSE(at::equal(state.weight, exact)) << "rounding must be seen here";
+  EXPECT_TRUE(at::equal(state.table, weights[2].second.to(at::kBFloat16).to(at::kFloat)));
+  // The rows' mean is taken in float32.
+  state.table = at::zeros({2, 2});
+  load_weights_into(rounded, state, WeightSet::raw, {"puzzle_emb.weights"});
+  const at::Tensor mean = weights[2].second.to(at::kBFloat16).to(at::kFloat).mean(0, /*keepdim=*/true);
+  EXPECT_TRUE(at::equal(state.table, mean.expand({2, 2})));
+
+  expect_error(ExitCode::environment, {"any name", "exists already"},
+               [&] { write_weights_folder(rounded, weights, at::kBFloat16, sample_meta(7)); });
+  // The manifest covers the file beside the weights, too.
+  std::ofstream(rounded / "words.txt") << "another";
+  expect_error(ExitCode::checkpoint, {"words.txt has 7 bytes"}, [&] { open_checkpoint(rounded); });
+  // Half of a folder never has the name.
+  expect_error(ExitCode::checkpoint, {"absent"},
+               [&] { write_weights_folder(dir / "none", weights, at::kFloat, sample_meta(7), {dir / "absent"}); });
+  EXPECT_FALSE(fs::exists(dir / "none"));
+}
+
+TEST(RoundTrip, KindFullMayNotBeRounded) {
+  const TempDir run;
+  SampleState state(5);
+  state.weight = state.weight.detach().to(at::kBFloat16);
+  const auto dir = save_checkpoint(run.path(), state, sample_meta(1), 1);
+  SampleState exact(5);
+  expect_error(ExitCode::checkpoint, {"H_level.layers.0.mlp.weight", "BFloat16 [4, 3] there and", "Float [4, 3] here"},
+               [&] { load_weights_into(dir, exact); });
+}
+
 TEST(RoundTrip, RowsOfAnotherCountAreTheMeanWhereThatIsAllowed) {
   const TempDir run;
   ModelWeights weights;

@@ -78,12 +78,13 @@ TEST(ImportExport, RefusesInOneSentence) {
   exported.checkpoint = options.out;
   exported.out = (dir / "x").string();
   exported.to = "onnx";
-  expect_error(ExitCode::usage, {"'onnx'", "torchscript, safetensors, pt, hf or peft"}, [&] { run_export(exported); });
+  expect_error(ExitCode::usage, {"'onnx'", "torchscript, safetensors, pt, hf, peft or checkpoint"},
+               [&] { run_export(exported); });
   exported.to = "hf";
   expect_error(ExitCode::usage, {"puzzle models", "--to safetensors"}, [&] { run_export(exported); });
   exported.to = "pt";
   exported.dtype = "bfloat16";
-  expect_error(ExitCode::usage, {"--dtype bfloat16", "--to hf"}, [&] { run_export(exported); });
+  expect_error(ExitCode::usage, {"--dtype bfloat16", "--to hf and checkpoint"}, [&] { run_export(exported); });
   exported.dtype = "half";
   expect_error(ExitCode::usage, {"'half'", "float32 or bfloat16"}, [&] { run_export(exported); });
   exported.dtype = "float32";

@@ -11,6 +11,7 @@
 #include "hrm/formats/safetensors.h"
 #include "hrm/formats/torch_pickle.h"
 #include "hrm/state/tensor_bytes.h"
+#include "hrm/tasks/language_inference.h"
 #include "support/expect_error.h"
 #include "support/paths.h"
 #include "train/small_language.h"
@@ -113,6 +114,22 @@ TEST(LanguageExport, TheTokenizerGoesAlong) {
   const auto config = nlohmann::json::parse(of_model);
   EXPECT_EQ(config.at("eos_token_id"), 1500);
   EXPECT_TRUE(config.at("pad_token_id").is_null()) << "EOS must stay a token to learn";
+
+  // A checkpoint to hand on reads it from its own folder.
+  commands::ExportOptions options = run.to("checkpoint");
+  options.dtype = "bfloat16";
+  EXPECT_EQ(commands::run_export(options), 0);
+  const fs::path moved = testing::fresh_folder("export_moved") / "model";
+  fs::rename(options.out, moved);
+  fs::remove_all(run.dir);
+  const tasks::LanguageInference model = tasks::open_language_model(moved, {"runtime.device=cpu"}, "auto");
+  EXPECT_EQ(model.meta.tokenizer_file, "tokenizer.json");
+  for (const auto& item : model.model->named_parameters()) {
+    const at::Tensor& want = run.weights.at(item.key());
+    EXPECT_TRUE(at::equal(item.value(), want.to(at::kBFloat16).to(at::kFloat))) << item.key();
+  }
+  std::ofstream(moved / "tokenizer.json") << "{}";
+  expect_error(ExitCode::checkpoint, {"tokenizer.json"}, [&] { tasks::open_language_model(moved, {}, "auto"); });
 }
 
 }  // namespace

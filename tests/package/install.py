@@ -5,8 +5,8 @@
 
 The folder is shown, read-only and at another place, in a root that holds the C library alone: no build tree, no Python
 environment, no libraries of the system, an empty environment. There the program says its version, examines the machine,
-and trains two steps of an installed configuration. Where mounts are not permitted, the same without another root: then only
-what it loads is checked. Only Python's standard library is used.
+solves a puzzle with each installed model, and trains two steps of an installed configuration. Where mounts are not
+permitted, the same without another root: then only what it loads is checked. Only Python's standard library is used.
 """
 import argparse
 import os
@@ -46,6 +46,10 @@ def check_files(prefix):
                  "share/bash-completion/completions/hrm_train", "share/zsh/site-functions/_hrm_train",
                  "share/fish/vendor_completions.d/hrm_train.fish"):
         check((prefix / name).is_file(), f"{name} was not installed")
+    for card in (ROOT / "checkpoints").glob("*/README.md"):
+        for file in card.parent.iterdir():
+            check((prefix / "share/hrm_train" / file.relative_to(ROOT)).is_file(), f"{file} was not installed")
+        check((prefix / "share/doc/hrm_train" / card.relative_to(ROOT)).is_file(), f"{card} is not among the pages")
     example = prefix / "share/hrm_train/examples/train.sbatch"
     check(os.access(example, os.X_OK), f"{example} cannot be started")
 
@@ -81,7 +85,7 @@ def run_it(root, prefix, scratch):
     version = root.run(f"{prefix}/bin/hrm_train", "--version")
     check(version.returncode == 0 and version.stdout.startswith("hrm_train ") and not version.stderr,
           f"--version ended with {version.returncode}\n{version.stdout}{version.stderr}")
-    problems = clean_root.problems_of_loading(root, prefix)
+    problems = clean_root.problems_of_loading(root, prefix) + clean_root.problems_of_models(root, prefix)
     check(not problems, "\n".join(problems))
     doctor = root.run(f"{prefix}/bin/hrm_train", "doctor", folder=share)
     check(doctor.returncode == 0, f"doctor ended with {doctor.returncode}\n{doctor.stdout}{doctor.stderr}")

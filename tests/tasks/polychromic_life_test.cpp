@@ -274,6 +274,11 @@ TEST(Polychromic, AnAdapterIsOpenedBesideItsOwnModelAlone) {
   options.base = base.string();
   EXPECT_EQ(commands::run_export(options), 0);
   EXPECT_TRUE(fs::exists(dir / "out" / "adapter_config.json"));
+  options.to = "checkpoint";
+  options.out = (dir / "checkpoint").string();
+  test::expect_error(ExitCode::usage, {"puzzle and language models", "--to hf or peft"},
+                     [&] { commands::run_export(options); });
+  EXPECT_FALSE(fs::exists(options.out));
 }
 
 // How transformers writes and stops stays that of the model that was fine-tuned, wherever its folder is now.

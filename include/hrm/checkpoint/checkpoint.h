@@ -28,12 +28,15 @@ struct CheckpointMeta {
   bool weights_only() const { return kind == CheckpointKind::weights; }
 };
 
-// Weights by their official names, without "model.inner."; CPU tensors of the stored dtype.
+// Weights by their official names, without "model.inner."; CPU tensors of the stored dtype. A checkpoint of kind
+// weights may hold bfloat16 where the model has float32.
 struct ModelWeights {
   std::vector<std::pair<std::string, at::Tensor>> raw;
   // The averaged set, complete: averaged parameters, and the raw tensors of those that have no average (H_init,
   // L_init, puzzle embeddings). Empty where the run kept no average.
   std::vector<std::pair<std::string, at::Tensor>> ema;
+  // An export chose the averaged set: it is the only one, and `raw` has it.
+  bool only_average = false;
 };
 
 enum class WeightSet { raw, ema, ema_or_raw };  // the last: the averaged ones where there are any
@@ -51,6 +54,11 @@ struct Keep {
   bool best;       // and, of those with a score in their information (kScore), the newest with the highest
 };
 inline constexpr const char* kScore = "score";
+// Information that only a resume reads: the digest of the rows that come next.
+inline constexpr const char* kNextBatch = "digest of the next batch";
+// Information of an exported checkpoint: which set of weights it has ("averaged" or "raw") and their dtype.
+inline constexpr const char* kWeightsInfo = "weights";
+inline constexpr const char* kAveragedInfo = "averaged";
 
 // Writes <run_dir>/checkpoints/step-%09d and returns it. Everything is written to a temporary directory, synced, and
 // renamed. A process killed at any moment leaves earlier checkpoints as they were, and never half of a new one. Then
@@ -69,6 +77,13 @@ std::filesystem::path save_listing(const std::filesystem::path& run_dir, const S
 // As save_checkpoint, but only for weights (kind weights). `raw` must hold every weight; `ema` may be empty.
 std::filesystem::path save_weights(const std::filesystem::path& run_dir, const ModelWeights& weights,
                                    const CheckpointMeta& meta, const Keep& keep);
+
+// Writes one set of weights as a checkpoint of kind weights that is not in a run: the new folder `folder`, whole or not
+// at all. Weights of float32 and bfloat16 become `dtype`; others stay. `files` are copied beside them and listed in the
+// manifest. Throws Error(environment), also where `folder` is there already and not empty.
+void write_weights_folder(const std::filesystem::path& folder,
+                          const std::vector<std::pair<std::string, at::Tensor>>& weights, at::ScalarType dtype,
+                          const CheckpointMeta& meta, const std::vector<std::filesystem::path>& files = {});
 
 // Bytes on the disk of one checkpoint with these entries, rounded up.
 uint64_t checkpoint_bytes(const StateListing& listing);
@@ -117,9 +132,10 @@ void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std
 // and reads only these entries.
 bool load_state_part(const std::filesystem::path& dir, Stateful& part, const std::string& prefix);
 
-// Copies one weight set into the entries of role weight, from a checkpoint of either kind; same rules.
-// Error(checkpoint) for ema if there is none. Matrices named in `by_mean` (by their archive names) may have another
-// number of rows here. Each row then becomes the mean of the checkpoint's rows, and the log says so.
+// Copies one weight set into the entries of role weight, from a checkpoint of either kind; same rules, but that kind
+// weights may hold bfloat16 for float32. Error(checkpoint) for ema if there is none. Matrices named in `by_mean` (by
+// their archive names) may have another number of rows here. Each row then becomes the mean of the checkpoint's rows,
+// and the log says so.
 void load_weights_into(const std::filesystem::path& dir, Stateful& root, WeightSet which = WeightSet::raw,
                        const std::vector<std::string>& by_mean = {});
 

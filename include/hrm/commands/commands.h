@@ -96,11 +96,11 @@ struct ImportOptions {
 int run_import(const ImportOptions& options);
 
 struct ExportOptions {
-  std::string to;                 // torchscript, safetensors, pt, hf, peft
+  std::string to;                 // torchscript, safetensors, pt, hf, peft, checkpoint
   std::string checkpoint;         // as in EvalOptions; no folder of transformers, which needs no export
-  std::string out;                // file to write; hf: folder
+  std::string out;                // file to write; hf, peft and checkpoint: folder
   std::string weights = "auto";   // auto, raw, ema
-  std::string dtype = "float32";  // or bfloat16; of hf alone
+  std::string dtype = "float32";  // or bfloat16; of hf and checkpoint alone
   std::string base = {};          // as in EvalOptions; of hf and peft
 };
 int run_export(const ExportOptions& options);

@@ -47,10 +47,14 @@ struct ChosenWeights {
   checkpoint::ModelWeights stored;
   bool averaged = false;
 
-  const std::vector<std::pair<std::string, at::Tensor>>& values() const { return averaged ? stored.ema : stored.raw; }
-  checkpoint::WeightSet set() const { return averaged ? checkpoint::WeightSet::ema : checkpoint::WeightSet::raw; }
+  // The two sets of a training are beside each other; an exported checkpoint has one, whichever it is.
+  bool beside_raw() const { return averaged && !stored.only_average; }
+  const std::vector<std::pair<std::string, at::Tensor>>& values() const {
+    return beside_raw() ? stored.ema : stored.raw;
+  }
+  checkpoint::WeightSet set() const { return beside_raw() ? checkpoint::WeightSet::ema : checkpoint::WeightSet::raw; }
 };
-// Error(checkpoint) where the checkpoint holds no average and `wanted` is ema.
+// Error(checkpoint) where the checkpoint holds no average and `wanted` is ema, or nothing else and `wanted` is raw.
 ChosenWeights choose_weights(const std::filesystem::path& checkpoint, const std::string& wanted);
 
 // Fills what does not depend on the kind of model, but for the runtime and the weights. Error(usage) with `otherwise`

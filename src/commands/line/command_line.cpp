@@ -303,20 +303,25 @@ void add_export(CLI::App& app, Action& action) {
                   "torchscript: a module for torch.jit.load (puzzle and language models); safetensors: tensors for any "
                   "framework; pt: a state dict for torch.load and the official code; hf: a folder for transformers "
                   "(plain decoders without experts, or a causal model with its adapter merged); peft: only the "
-                  "adapter, for PEFT. A PEFT adapter exports only to hf")
+                  "adapter, for PEFT; checkpoint: one set of weights to hand on, which eval, solve, generate and train "
+                  "accept (puzzle and language models). A PEFT adapter exports only to hf")
       ->required()
-      ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf", "peft"}));
+      ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf", "peft", "checkpoint"}));
   sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + ", or a folder that PEFT saved")
       ->type_name("PATH")
       ->required();
-  sub->add_option("--out", o->out, "file to write; for hf and peft a new folder")->type_name("PATH")->required();
+  sub->add_option("--out", o->out, "file to write; for hf, peft and checkpoint a new folder")
+      ->type_name("PATH")
+      ->required();
   sub->add_option("--weights", o->weights, "which weights to use; auto = the EMA if there is one")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
-  sub->add_option("--dtype", o->dtype, "dtype of the weights that --to hf writes")
+  sub->add_option("--dtype", o->dtype, "dtype of the weights that --to hf and --to checkpoint write")
       ->capture_default_str()
       ->check(CLI::IsMember({"float32", "bfloat16"}));
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
+  sub->footer(
+      "example: hrm_train export --to checkpoint --dtype bfloat16 --checkpoint runs/first --out checkpoints/first");
   sub->callback([o, &action] { action = [o] { return commands::run_export(*o); }; });
 }
 

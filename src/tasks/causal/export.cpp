@@ -80,6 +80,8 @@ std::string export_adapter(const StoredModel& stored, const ExportRequest& reque
 }  // namespace
 
 std::string export_causal(const StoredModel& stored, const ExportRequest& request) {
+  require(request.to != "checkpoint", ExitCode::usage,
+          "--to checkpoint is for puzzle and language models; give models of transformers on by --to hf or peft");
   if (stored.foreign) {
     require(checkpoint::is_peft_folder(stored.folder), ExitCode::usage, "'", stored.folder.string(),
             "' is a model of transformers already; export takes checkpoints, and adapters of PEFT");

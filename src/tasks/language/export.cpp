@@ -29,11 +29,24 @@ void write_language(const StoredModel& stored, const ExportRequest& request, con
                         hf_format(request));
 }
 
+void write_checkpoint(const StoredModel& stored, const ExportRequest& request, const ChosenWeights& chosen) {
+  const data::LanguageMeta meta = meta_from_signature(stored.meta.info, stored.folder.string());
+  std::vector<std::filesystem::path> files;
+  if (const auto tokenizer = tokenizer_of_checkpoint(meta, stored.folder); !tokenizer.empty()) {
+    files.push_back(tokenizer);
+  }
+  export_checkpoint(stored, request, chosen, files);
+}
+
 }  // namespace
 
 std::string export_language(const StoredModel& stored, const ExportRequest& request) {
   const ChosenWeights chosen = choose_weights(stored.folder, request.weights);
-  write_language(stored, request, chosen.values());
+  if (request.to == "checkpoint") {
+    write_checkpoint(stored, request, chosen);
+  } else {
+    write_language(stored, request, chosen.values());
+  }
   return exported_text(stored, chosen.averaged);
 }
 

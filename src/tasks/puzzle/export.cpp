@@ -10,7 +10,9 @@ std::string export_puzzle(const StoredModel& stored, const ExportRequest& reques
   require(request.to != "hf", ExitCode::usage,
           "transformers has no architecture for puzzle models; use --to safetensors, pt or torchscript");
   const ChosenWeights chosen = choose_weights(stored.folder, request.weights);
-  if (request.to == "safetensors") {
+  if (request.to == "checkpoint") {
+    export_checkpoint(stored, request, chosen);
+  } else if (request.to == "safetensors") {
     checkpoint::export_safetensors(chosen.values(), request.out);
   } else if (request.to == "pt") {
     checkpoint::export_pt(chosen.values(), request.out);
