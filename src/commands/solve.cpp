@@ -27,8 +27,10 @@ namespace {
 
 constexpr int64_t kRows = 256;  // that run at a time, if nothing else is asked for
 
-int64_t rollout_rows(const SolveOptions& options) {
-  return options.batch_size > 0 ? options.batch_size : kRows;
+// Of `puzzles`; those of one puzzle stop together where they may stop early.
+int64_t rollout_rows(const SolveOptions& options, int64_t puzzles) {
+  const int64_t most = options.batch_size > 0 ? options.batch_size : kRows;
+  return options.early_halt ? puzzles * options.rollouts : std::min(most, puzzles * options.rollouts);
 }
 
 struct Answer {
@@ -107,15 +109,17 @@ class Solver {
               "--noisy-state z_H");
       fp8_.emplace(loaded_.model->fp8());
       rollouts_ = std::make_unique<tasks::RolloutEvaluator>(
-          *loaded_.model,
-          tasks::RolloutOptions{.rows = std::min(rollout_rows(options_), batch.valid_rows * options_.rollouts),
-                                .rollouts = options_.rollouts,
-                                .segments = segments_,
-                                .noise = options_.noise < 0 ? kept.noise : options_.noise,
-                                .noisy_state = state,
-                                .residual_window = kept.residual_window,
-                                .seed = static_cast<uint64_t>(loaded_.config.run.seed),
-                                .cuda_graphs = loaded_.config.runtime.cuda_graphs});
+          *loaded_.model, tasks::RolloutOptions{.rows = rollout_rows(options_, batch.valid_rows),
+                                                .rollouts = options_.rollouts,
+                                                .segments = segments_,
+                                                .noise = options_.noise < 0 ? kept.noise : options_.noise,
+                                                .noisy_state = state,
+                                                .residual_window = kept.residual_window,
+                                                .seed = static_cast<uint64_t>(loaded_.config.run.seed),
+                                                .cuda_graphs = loaded_.config.runtime.cuda_graphs,
+                                                .early_halt = options_.early_halt,
+                                                .agreeing = kept.agreeing_rollouts,
+                                                .call_puzzles = batch.valid_rows});
     }
     const tasks::RolloutEvaluator::Answers found = rollouts_->run(batch, next_numbers(questions.size()));
     const bool by_rules = options_.selector == "valid";
@@ -127,7 +131,7 @@ class Solver {
                               : config::value_of_name<config::RolloutSelector>(options_.selector);
     const at::Tensor chosen = tasks::choose_rollouts(found, selector).to(at::kCPU);
     const at::Tensor tokens = found.tokens.to(at::kCPU, at::kLong).contiguous();
-    const at::Tensor q_halt = found.q_halt.to(at::kCPU).contiguous();
+    const at::Tensor q_halt = found.q_halt.to(at::kCPU).contiguous(), segments = found.segments.to(at::kCPU);
     std::vector<Answer> answers;
     for (int64_t row = 0; row < static_cast<int64_t>(questions.size()); ++row) {
       const Question& question = questions[static_cast<size_t>(row)];
@@ -143,8 +147,8 @@ class Solver {
           if (better && *valid(k)) best = k;
         }
       }
-      answers.push_back({texts[best], 1 / (1 + std::exp(-static_cast<double>(q[best]))), valid(best), segments_,
-                         std::count(texts.begin(), texts.end(), texts[best])});
+      answers.push_back({texts[best], 1 / (1 + std::exp(-static_cast<double>(q[best]))), valid(best),
+                         segments[row].item<int64_t>(), std::count(texts.begin(), texts.end(), texts[best])});
     }
     return answers;
   }
@@ -262,6 +266,9 @@ int run_solve(const SolveOptions& options) {
   require(options.puzzle_identifier < dims.num_puzzle_identifiers, ExitCode::usage, "--puzzle-identifier ",
           options.puzzle_identifier, " is not below the model's ", dims.num_puzzle_identifiers);
   const std::unique_ptr<Game> game = make_game(loaded, origin);
+  require(!options.early_halt || options.batch_size == 0 || options.batch_size >= options.rollouts, ExitCode::usage,
+          "--batch-size ", options.batch_size, " has no room for all rollouts of a puzzle, which --early-halt stops ",
+          "together; give at least ", options.rollouts);
   require(!options.watch || game->has_rules(), ExitCode::usage, "--watch draws Sudoku and mazes only; leave it out");
   std::istringstream in(text);
   const std::vector<Question> questions = game->read(in);

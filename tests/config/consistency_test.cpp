@@ -182,7 +182,7 @@ TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
       {{"optim.name=muon", "parallel.zero=1"}, "optim.name = \"muon\"", {"parallel.zero=0"}},
       {{"optim.name=muon", "parallel.zero=2"}, "optim.name = \"muon\"", {"optim.name=lion"}},
       {{"eval.weights=ema"}, "eval.weights = \"ema\"", {"optim.ema=0.999"}},
-      {{"eval.rollouts=4", "eval.early_halt=true"}, "eval.early_halt = true", {"eval.early_halt=false"}},
+      {{"eval.rollouts=4", "eval.early_halt=true", "eval.batch_size=3"}, "eval.batch_size = 3", {"eval.batch_size=4"}},
       {{"eval.rollouts=4", "model.arch=transformer", "model.H_layers=0", "model.H_cycles=1", "model.L_cycles=1"},
        "eval.noisy_state = \"z_L\"",
        {"eval.noisy_state=z_H"}},

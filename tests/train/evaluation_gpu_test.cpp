@@ -33,6 +33,7 @@ TEST(EvaluationGpu, GraphEqualsEager) {
        {std::vector<std::string>{"eval.early_halt=false"},
         {"eval.early_halt=true"},
         {"eval.rollouts=7", "eval.max_samples=300", "eval.batch_size=333"},
+        {"eval.rollouts=7", "eval.max_samples=300", "eval.batch_size=333", "eval.early_halt=true", "eval.noise=0.02"},
         {"eval.rollouts=7", "eval.max_samples=300", "eval.batch_size=333", "eval.noisy_state=z_H", "model.start_std=1",
          "model.path_noise=0.1", "model.damping=0.1"}}) {
     tasks::NamedValues first;

@@ -118,6 +118,82 @@ TEST_F(Rollouts, ForgetWhatRanBefore) {
   EXPECT_TRUE(got.settled.equal(want.settled));
 }
 
+constexpr double kLittleNoise = 0.02;  // rollouts of an untrained model still agree here and there
+
+// Stopping early: what the rule, applied to runs of 1, 2, ... segments, says. The puzzles of a call share few places.
+// Returns how many stopped after each number of segments.
+std::vector<int64_t> check_early_halt(SmallRun& run, int64_t rollouts) {
+  const std::vector<int64_t> examples = numbers(5, 40);
+  const data::PuzzleBatch batch = testing::some_puzzles(run, 40);
+  const int64_t K = rollouts, S = batch.inputs.size(1);
+  std::vector<RolloutEvaluator::Answers> after;
+  for (int64_t segments = 1; segments <= kSegments; ++segments) {
+    tasks::RolloutOptions options = few(40 * K, K);
+    options.segments = segments;
+    options.noise = kLittleNoise;
+    after.push_back(RolloutEvaluator(run.task.model(), options).run(batch, examples));
+  }
+  tasks::RolloutOptions options = few(7 * K + K - 1, K);  // 7 places
+  options.noise = kLittleNoise;
+  options.early_halt = true;
+  options.call_puzzles = 40;
+  RolloutEvaluator early(run.task.model(), options);
+  std::vector<int64_t> stops(static_cast<size_t>(kSegments) + 1);
+  for (const int64_t count : {40, 3, 40}) {
+    const auto got = early.run(part(batch, 0, count), examples);
+    for (int64_t n = 0; n < count; ++n) {
+      int64_t stop = 0;
+      at::Tensor decided = at::zeros({K}, at::kBool);
+      while (stop < kSegments && !decided.any().item<bool>()) {
+        const auto& now = after[static_cast<size_t>(stop++)];
+        for (int64_t a = 0; a < K; ++a) {
+          int64_t agree = 0;
+          for (int64_t b = 0; b < K; ++b) {
+            const bool halt = now.q_halt[n][a].item<float>() > 0 && now.q_halt[n][b].item<float>() > 0;
+            agree += halt && now.tokens[n][a].equal(now.tokens[n][b]);
+          }
+          decided[a] = agree >= std::min<int64_t>(2, K);
+        }
+      }
+      EXPECT_TRUE(got.decided[n].equal(decided.logical_or(decided.any().logical_not())));
+      const auto& want = after[static_cast<size_t>(stop) - 1];
+      SCOPED_TRACE(cat("puzzle ", n, " of ", count, ", ", K, " rollouts"));
+      EXPECT_EQ(got.segments[n].item<int64_t>(), stop);
+      EXPECT_TRUE(got.tokens[n].view({K, S}).equal(want.tokens[n]));
+      EXPECT_LT((got.q_halt[n] - want.q_halt[n]).abs().max().item<double>(), 1e-3);
+      EXPECT_LT((got.residual[n] - want.residual[n]).abs().max().item<double>(), 1e-2);
+      EXPECT_TRUE(got.settled[n].equal(want.settled[n]));
+      ++stops[static_cast<size_t>(stop)];
+    }
+  }
+  return stops;
+}
+
+TEST(RolloutsThatStopEarly, StopWhereTheRuleSays) {
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"model.start_std=1"}}) {
+    std::vector<std::string> overrides{"precision.compute=fp32", "model.no_ACT_continue=true"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    SmallRun run(fresh_folder("runs"), overrides);
+    testing::make_q_values_differ(run);
+    // Half of the puzzles would halt after two segments, others later or never.
+    tasks::RolloutOptions two = few(40, 1);
+    two.segments = 2;
+    const auto second = RolloutEvaluator(run.task.model(), two).run(testing::some_puzzles(run, 40), numbers(5, 40));
+    {
+      const at::NoGradGuard no_grad;
+      run.task.model().named_parameters()["q_head.bias"][0] -= second.q_halt.median();
+      run.task.model().parameter_set().refresh_compute();
+    }
+    for (const int64_t rollouts : {1, 2, 5}) {
+      const std::vector<int64_t> stops = check_early_halt(run, rollouts);
+      if (!more.empty()) continue;  // rollouts from random states hardly agree
+      for (const size_t stop : {size_t{2}, size_t{3}, static_cast<size_t>(kSegments)}) {
+        EXPECT_GT(stops[stop], 0) << rollouts << " rollouts, segment " << stop;
+      }
+    }
+  }
+}
+
 // A model with random states of its own: each rollout starts elsewhere, the first as a run without rollouts does.
 TEST(RolloutsOfRandomStates, StartElsewhere) {
   SmallRun run(fresh_folder("runs"), {"precision.compute=fp32", "model.start_std=1", "model.path_noise=0.05"});
@@ -156,6 +232,22 @@ TEST(RolloutSelector, ChoosesWhatItsNameSays) {
 }
 
 // Broken rollouts agree with each other and have settled, but none of them is chosen.
+// Of a puzzle that stopped early: the third rollout, then the third and fourth.
+TEST(RolloutSelector, ChoosesAmongWhatAPuzzleStoppedFor) {
+  RolloutEvaluator::Answers answers{.tokens = at::tensor({7, 7, 1, 2}, at::kInt).view({1, 4, 1}),
+                                    .q_halt = at::tensor({4.0F, 3.0F, 1.0F, 2.0F}).view({1, 4}),
+                                    .residual = at::tensor({0.1F, 0.2F, 0.4F, 0.3F}).view({1, 4}),
+                                    .settled = at::tensor({9, 8, 1, 2}, at::kInt).view({1, 4})};
+  for (const bool fourth : {false, true}) {
+    answers.decided = at::tensor({0, 0, 1, fourth ? 1 : 0}, at::kInt).to(at::kBool).view({1, 4});
+    for (const auto selector : {RolloutSelector::q, RolloutSelector::majority, RolloutSelector::residual,
+                                RolloutSelector::settled, RolloutSelector::first}) {
+      const int64_t want = selector == RolloutSelector::first ? 0 : fourth ? 3 : 2;
+      EXPECT_EQ(tasks::choose_rollouts(answers, selector).item<int64_t>(), want) << static_cast<int>(selector);
+    }
+  }
+}
+
 TEST(RolloutSelector, NeverChoosesWhatIsNoNumber) {
   const RolloutEvaluator::Answers answers{.tokens = at::tensor({0, 0, 0, 0, 0, 0, 1, 2}, at::kInt).view({1, 4, 2}),
                                           .q_halt = at::tensor({NAN, NAN, NAN, -5.0f}).view({1, 4}),

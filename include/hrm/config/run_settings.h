@@ -16,6 +16,11 @@ inline const ReadWhen kSeveralRollouts{.key = "eval.rollouts",
                                        .why = "has nothing to choose",
                                        .way_out = "set eval.rollouts to 16",
                                        .unless = true};
+inline const ReadWhen kEarlyHalt{.key = "eval.early_halt",
+                                 .values = {"false"},
+                                 .why = "runs all segments",
+                                 .way_out = "set eval.early_halt to true",
+                                 .unless = true};
 inline const ReadWhen kSpikes{.key = "train.spike_score",
                               .values = {"0"},
                               .why = "looks for no spikes",
@@ -147,6 +152,7 @@ struct EvalConfig {
   int64_t segments = 0;
   bool early_halt = false;
   int64_t rollouts = 1;
+  int64_t agreeing_rollouts = 0;
   double noise = 0.1;
   NoisyState noisy_state = NoisyState::z_L;
   RolloutSelector selector = RolloutSelector::q;
@@ -168,12 +174,16 @@ struct EvalConfig {
     f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments",
       "reasoning segments of an evaluation; 0 = model.halt_max_steps", Tasks{"puzzle"});
     f("early_halt", &EvalConfig::early_halt, Flag{}, "",
-      "stop a sample when the model's own rule halts it, and give its slot to the next one; false = run all segments, "
-      "as published numbers do",
+      "stop a sample when the model's own rule halts it, and give its slot to the next one; with rollouts as "
+      "eval.agreeing_rollouts says; false = run all segments, as published numbers do",
       Tasks{"puzzle"});
     f("rollouts", &EvalConfig::rollouts, IntRange{1, 32768}, "rollouts",
       "rollouts of each puzzle, one of which is chosen; the first has no noise and is what 1 rollout gives",
       Tasks{"puzzle"});
+    f("agreeing_rollouts", &EvalConfig::agreeing_rollouts, IntRange{0, 32768}, "rollouts",
+      "stop a puzzle with several rollouts when so many of them have the same answer and the model's own rule halts "
+      "them; the answer is then one of these; 0 = half of the rollouts, but at least 2",
+      Tasks{"puzzle"}, kEarlyHalt);
     f("noise", &EvalConfig::noise, RealRange{0, 100}, "",
       "standard deviation of the noise that rollouts add to their state before each segment", Tasks{"puzzle"},
       kSeveralRollouts);

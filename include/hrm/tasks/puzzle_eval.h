@@ -94,7 +94,6 @@ class PuzzleEvaluation {
   data::TestBatch read_batch(int64_t index) const;
   void hand_over(const data::TestBatch& test, int64_t index, const at::Tensor& tokens, const at::Tensor& q_halt) const;
 
-  int64_t segments_ = 0;
   PuzzleRules rules_;
   std::optional<int64_t> blank_;  // the identifier that the model gets instead of a sample's own
   std::function<void(const PuzzleAnswers&)> on_answers_;

@@ -11,12 +11,13 @@
 #include "hrm/config/config.h"
 #include "hrm/data/batch.h"
 #include "hrm/models/puzzle_model.h"
+#include "hrm/runtime/async_read.h"
 #include "hrm/runtime/captured_step.h"
 
 namespace hrm::tasks {
 
 struct RolloutOptions {
-  int64_t rows = 1;      // that run at a time: rollouts of one or several puzzles
+  int64_t rows = 1;      // that run at a time: rollouts of one or several puzzles; with early_halt at least K
   int64_t rollouts = 2;  // K, of each puzzle. The first has none of `noise`: it is what a run without rollouts gives
   int64_t segments = 1;
   double noise = 0.1;  // standard deviation of what is added to the state before each segment
@@ -24,6 +25,12 @@ struct RolloutOptions {
   int64_t residual_window = 3;  // last segments that the residual is the mean of
   uint64_t seed = 0;
   bool cuda_graphs = true;
+  // true: all rollouts of a puzzle stop at the first segment after which the model's own rule would halt at least
+  // `agreeing` of them with the same answer, which is then the puzzle's. The call's next puzzle enters their places,
+  // and at the end the batch shrinks. false: all run all segments.
+  bool early_halt = false;
+  int64_t agreeing = 0;      // 0: half of the rollouts, but at least 2 if there are as many
+  int64_t call_puzzles = 0;  // with early_halt: puzzles that one call takes at most, if more than rows / K
 };
 
 class RolloutEvaluator {
@@ -35,36 +42,56 @@ class RolloutEvaluator {
     at::Tensor residual;  // (N, K) float32: mean over cells and the last segments of |logits - logits before|; 0 after
                           // a single segment
     at::Tensor settled;   // (N, K) int32: segments since the answer changed for the last time
+    at::Tensor segments = {};  // (N) int32: that the rollouts of the puzzle ran
+    at::Tensor decided = {};   // (N, K) bool: the answers that the puzzle stopped for; all where it did not stop early
   };
 
   // `model` must live as long.
   RolloutEvaluator(models::PuzzleModel& model, const RolloutOptions& options);
 
-  // Runs all rollouts of the first `valid_rows` puzzles of `batch` (on the host or the device), all segments each.
-  // `examples`: a number for each puzzle, below 2^32, that its noise depends on; the batch it stands in does not
-  // matter. Queues device work and reads nothing. A model with active fp8 recursions needs an nn::Fp8Evaluation
-  // meanwhile.
+  // Runs all rollouts of the first `valid_rows` puzzles of `batch` (on the host or the device). `examples`: a number
+  // for each puzzle, below 2^32, that its noise depends on; the batch it stands in does not matter. Queues device work
+  // and reads nothing; with early_halt the host reads, one segment late, how many puzzles continue. A model with active
+  // fp8 recursions needs an nn::Fp8Evaluation meanwhile.
   Answers run(const data::PuzzleBatch& batch, const std::vector<int64_t>& examples);
 
  private:
+  struct Call;
+
+  Call begin_call(const data::PuzzleBatch& batch, const std::vector<int64_t>& examples) const;
+  void load(int64_t rows, const Call& call, const at::Tensor& puzzles, const at::Tensor& rollouts);
+  void start(int64_t rows, const at::Tensor& fresh);
   void segment(int64_t rows);
+  at::Tensor residuals(int64_t rows) const;
+  Answers run_all(const Call& call, bool fp8);
+  Answers run_early_halt(const Call& call, bool fp8);
+  void refill(int64_t places);
+  void finish(int64_t places);
+  void shrink(int64_t places, int64_t smaller);
 
   models::PuzzleModel& model_;
   RolloutOptions options_;
   CapturedStep captured_;
+  AsyncReader reader_;
   // Static: R rows that run at a time.
   models::Carry carry_;
   at::Tensor inputs_, identifiers_;      // (R, S), (R) int32
   at::Tensor keys_, noise_keys_;         // (R) int64: of the model's own draws; of the noise, -1 = none
-  at::Tensor segment_;                   // 0-dim int64
+  at::Tensor segments_;                  // (R) int64: that the row has run
   at::Tensor logits_, tokens_, q_halt_;  // of the segment before: (R, S, V), (R, S) int32, (R) float32
+  at::Tensor halts_;                     // (R) bool: the model's own rule would halt after the segment before
   at::Tensor settled_, changes_;         // (R) int32; (window, R) float32
+  // Static, with early_halt: R / K places, each for the rollouts of one puzzle of the call.
+  at::Tensor all_inputs_, all_identifiers_, all_keys_;  // (N, S), (N) int32, (N) int64
+  Answers found_;                                       // N + 1 puzzles; the last is for places without a puzzle
+  at::Tensor running_, puzzle_;                         // (R / K) bool: the place has a puzzle; int64: which
+  at::Tensor next_, count_, left_;  // 0-dim int64: the first puzzle without a place yet, all, those that go on
 };
 
 // (N) int64: which rollout of each puzzle is chosen. q: the largest Q value. residual: the smallest residual. settled:
 // the answer that has not changed for longest. majority: the most frequent answer. first: the one without noise. The
 // larger Q value decides between equal ones of settled and majority, then the first rollout. NaN is never chosen before
-// a number.
+// a number. Where a puzzle stopped early, all but first choose among the answers that it stopped for.
 at::Tensor choose_rollouts(const RolloutEvaluator::Answers& answers, config::RolloutSelector selector);
 
 }  // namespace hrm::tasks

@@ -9,11 +9,12 @@
 
 namespace hrm::ops {
 
-void check_state_noise(const at::Tensor& z, const at::Tensor& keys, const at::Tensor& segment, double std);
+void check_state_noise(const at::Tensor& z, const at::Tensor& keys, const at::Tensor& segments, double std);
 
 namespace reference {
 
-void add_state_noise_(const at::Tensor& z, const at::Tensor& keys, const at::Tensor& segment, double std, int64_t seed);
+void add_state_noise_(const at::Tensor& z, const at::Tensor& keys, const at::Tensor& segments, double std,
+                      int64_t seed);
 
 }  // namespace reference
 }  // namespace hrm::ops

@@ -59,7 +59,9 @@ PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::Puzz
                       .noisy_state = config.eval.noisy_state,
                       .residual_window = config.eval.residual_window,
                       .seed = static_cast<uint64_t>(config.run.seed),
-                      .cuda_graphs = options.cuda_graphs};
+                      .cuda_graphs = options.cuda_graphs,
+                      .early_halt = options.early_halt,
+                      .agreeing = config.eval.agreeing_rollouts};
   options.largest_batch = kLargestCpuBatch;
   if (runtime.device.is_cuda()) {
     const MemoryReport memory = memory_report(runtime.device);
@@ -82,7 +84,6 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
       device_(device),
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
       selector_(options.selector),
-      segments_(options.segments),
       rules_(options.rules),
       on_answers_(options.on_answers) {
   if (options.blank_identifier) blank_ = dataset->meta().blank_identifier_id;
@@ -101,19 +102,20 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
   const int64_t samples = (all_samples + ranks - 1) / ranks;  // of this rank, at most
   // With early halting, rows of a call take the places of those that have halted: there should be some in waiting.
   const int64_t fitting = smallest(*comm_, options.largest_batch);
+  const int64_t largest = options.early_halt ? std::max<int64_t>(fitting / 2, 1) : fitting;
+  const int64_t batches = device.is_cuda() ? kBatchesPerCall : kCpuBatchesPerCall;
   if (options.rollouts.rollouts > 1) {
     RolloutOptions rollouts = options.rollouts;
-    const int64_t most = options.batch_size > 0 ? options.batch_size : fitting;
-    const int64_t puzzles = even_parts(samples, std::max<int64_t>(most / rollouts.rollouts, 1));
-    rollouts.rows = std::min(most, puzzles * rollouts.rollouts);
-    reader_ = make_reader(puzzles);
+    const int64_t K = rollouts.rollouts, most = options.batch_size > 0 ? options.batch_size : largest;
+    const int64_t puzzles = even_parts(samples, std::max<int64_t>(most / K, 1));
+    rollouts.rows = options.early_halt ? puzzles * K : std::min(most, puzzles * K);
+    rollouts.call_puzzles = options.early_halt ? std::min(samples, batches * puzzles) : puzzles;
+    reader_ = make_reader(rollouts.call_puzzles);
     rollouts_ = std::make_unique<RolloutEvaluator>(model, rollouts);
     return;
   }
-  const int64_t largest = options.early_halt ? std::max<int64_t>(fitting / 2, 1) : fitting;
   const int64_t batch_size =
       options.batch_size > 0 ? std::min(options.batch_size, samples) : even_parts(samples, largest);
-  const int64_t batches = device.is_cuda() ? kBatchesPerCall : kCpuBatchesPerCall;
   const int64_t call_rows = options.early_halt ? std::min(samples, batches * batch_size) : batch_size;
   reader_ = make_reader(call_rows);
   evaluator_ = std::make_unique<PuzzleEvaluator>(
@@ -168,7 +170,7 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
                                                                 {"exact_residual", Selector::residual},
                                                                 {"exact_settled", Selector::settled}};
   std::vector<std::string> names{"count",      "accuracy",       "exact_accuracy", "q_halt_accuracy", "exact_any",
-                                 "exact_mean", "answers_differ", "residual",       "settled"};
+                                 "exact_mean", "answers_differ", "residual",       "settled",         "steps"};
   for (const auto& [name, selector] : selectors) names.emplace_back(name);
   if (rules_) names.emplace_back("exact_valid");
   const at::NoGradGuard no_grad;
@@ -197,15 +199,17 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
       const at::Tensor cells = (hits.logical_and(labelled).sum(-1) / labelled.sum(-1).clamp_min(1)).to(at::kDouble);
       const at::Tensor halts = of(answers.q_halt, chosen).ge(0).eq(found.gt(0)).logical_and(counted.squeeze(1));
       const at::Tensor differ = answers.tokens.ne(answers.tokens.narrow(1, 0, 1)).any(-1).any(-1);
-      std::vector<at::Tensor> values{counted.sum().to(at::kDouble),
-                                     of(cells, chosen).sum(),
-                                     found.sum(),
-                                     halts.sum().to(at::kDouble),
-                                     right.amax(1).sum(),
-                                     right.mean(1).sum(),
-                                     differ.logical_and(counted.squeeze(1)).sum().to(at::kDouble),
-                                     of(answers.residual, chosen).to(at::kDouble).sum(),
-                                     of(answers.settled, chosen).to(at::kDouble).sum()};
+      std::vector<at::Tensor> values{
+          counted.sum().to(at::kDouble),
+          of(cells, chosen).sum(),
+          found.sum(),
+          halts.sum().to(at::kDouble),
+          right.amax(1).sum(),
+          right.mean(1).sum(),
+          differ.logical_and(counted.squeeze(1)).sum().to(at::kDouble),
+          of(answers.residual, chosen).to(at::kDouble).sum(),
+          of(answers.settled, chosen).to(at::kDouble).sum(),
+          answers.segments.masked_fill(counted.squeeze(1).logical_not(), 0).sum().to(at::kDouble)};
       for (const auto& [name, selector] : selectors)
         values.push_back(of(right, choose_rollouts(answers, selector)).sum());
       if (rules_) {
@@ -227,7 +231,6 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
     const double value = host[static_cast<int64_t>(i)].item<double>();
     out.emplace_back(names[i], i == 0 ? count : value / std::max(count, 1.0));
   }
-  out.emplace_back("steps", static_cast<double>(segments_));
   return out;
 }
 

@@ -125,9 +125,10 @@ void check_puzzle(const Checker& check) {
   check.require(c.model.path_noise == 0 || segments * c.model.H_cycles * (c.model.L_cycles + 1) <= 1 << 16,
                 check.at("model.path_noise"), " has noise for 65,536 updates of a puzzle, and ", segments,
                 " segments make ", segments * c.model.H_cycles * (c.model.L_cycles + 1), "; use fewer segments");
-  check.require(c.eval.rollouts == 1 || !c.eval.early_halt, check.at("eval.early_halt"),
-                " stops puzzles one by one, but ", check.at("eval.rollouts"),
-                " compare answers after the same segments; set eval.early_halt to false");
+  check.require(
+      c.eval.rollouts == 1 || !c.eval.early_halt || c.eval.batch_size == 0 || c.eval.batch_size >= c.eval.rollouts,
+      check.at("eval.batch_size"), " has no room for all rollouts of a puzzle, which ", check.at("eval.early_halt"),
+      " stops together; set eval.batch_size to at least ", c.eval.rollouts);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ inline at::Tensor noisy(const at::Tensor& z, const std::vector<int64_t>& keys, i
                         int64_t seed = 5) {
   const at::Tensor result = z.clone();
   const auto longs = at::device(z.device()).dtype(at::kLong);
-  add_state_noise_(result, at::tensor(keys, at::kLong).to(z.device()), at::full({}, segment, longs), std, seed);
+  add_state_noise_(result, at::tensor(keys, at::kLong).to(z.device()), at::full({z.size(0)}, segment, longs), std,
+                   seed);
   return result;
 }
 
@@ -24,6 +25,11 @@ inline void expect_noise_by_key(at::Device device, at::ScalarType dtype) {
   expect_same_bits(noisy(z, {4, 9, 9}, 2)[0], got[0], "other rows");
   expect_same_bits(noisy(z.flip(0).contiguous(), {9, -1, 4}, 2).flip(0).contiguous(), got, "another order");
   expect_same_bits(noisy(z, {4, -1, 9}, 2, /*std=*/0), z, "no noise");
+  const at::Tensor mixed = z.clone();
+  add_state_noise_(mixed, at::tensor({4, -1, 4}, at::kLong).to(device), at::tensor({2, 2, 3}, at::kLong).to(device), 1,
+                   5);
+  expect_same_bits(mixed[0], got[0], "rows of other segments");
+  expect_same_bits(mixed[2], noisy(z, {-1, -1, 4}, 3)[2], "a segment of its own");
   for (const at::Tensor& other : {noisy(z, {5, -1, 9}, 2), noisy(z, {4, -1, 9}, 3), noisy(z, {4, -1, 9}, 2, 1, 6)}) {
     EXPECT_GT(largest_difference(other[0].cpu(), got[0].cpu()), 0.1);
   }

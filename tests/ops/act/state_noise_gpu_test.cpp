@@ -27,13 +27,13 @@ TEST(StateNoiseGpu, IsThatOfTheCpu) {
 TEST(StateNoiseGpu, Captured) {
   HRM_NEEDS_GPU();
   const auto longs = at::device(at::kCUDA).dtype(at::kLong);
-  const at::Tensor z = at::zeros({2, 33}, at::kCUDA), keys = at::arange(2, longs), segment = at::zeros({}, longs);
+  const at::Tensor z = at::zeros({2, 33}, at::kCUDA), keys = at::arange(2, longs), segments = at::zeros({2}, longs);
   Captured captured([&] {
     z.zero_();
-    add_state_noise_(z, keys, segment, 1, 5);
-    segment.add_(1);
+    add_state_noise_(z, keys, segments, 1, 5);
+    segments.add_(1);
   });
-  segment.zero_();
+  segments.zero_();
   for (int64_t i = 0; i < 3; ++i) {
     captured.replay();
     expect_same_bits(z, noisy(at::zeros_like(z), {0, 1}, i), cat("segment ", i));

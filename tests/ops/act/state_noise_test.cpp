@@ -24,15 +24,15 @@ TEST(StateNoise, KeepsItsNumbers) {
 }
 
 TEST(StateNoise, BadInputIsNamed) {
-  const at::Tensor z = at::ones({2, 3}), segment = at::zeros({}, at::kLong);
-  const auto message = [&](const at::Tensor& z, const at::Tensor& keys, const at::Tensor& segment, double std) {
-    return error_of([&] { add_state_noise_(z, keys, segment, std, 0); });
+  const at::Tensor z = at::ones({2, 3}), segments = at::zeros({2}, at::kLong);
+  const auto message = [&](const at::Tensor& z, const at::Tensor& keys, const at::Tensor& segments, double std) {
+    return error_of([&] { add_state_noise_(z, keys, segments, std, 0); });
   };
-  expect_message(message(z, at::zeros({3}, at::kLong), segment, 1), {"hrm::add_state_noise_", "keys", "[3]"});
-  expect_message(message(z, at::zeros({2}, at::kInt), segment, 1), {"keys", "Int"});
-  expect_message(message(z.t(), at::zeros({3}, at::kLong), segment, 1), {"contiguous"});
-  expect_message(message(z, at::zeros({2}, at::kLong), at::zeros({1}, at::kLong), 1), {"segment", "[1]"});
-  expect_message(message(z, at::zeros({2}, at::kLong), segment, -1), {"std", "-1"});
+  expect_message(message(z, at::zeros({3}, at::kLong), segments, 1), {"hrm::add_state_noise_", "keys", "[3]"});
+  expect_message(message(z, at::zeros({2}, at::kInt), segments, 1), {"keys", "Int"});
+  expect_message(message(z.t(), at::zeros({3}, at::kLong), segments, 1), {"contiguous"});
+  expect_message(message(z, at::zeros({2}, at::kLong), at::zeros({1}, at::kLong), 1), {"segments", "[1]"});
+  expect_message(message(z, at::zeros({2}, at::kLong), segments, -1), {"std", "-1"});
 }
 
 }  // namespace

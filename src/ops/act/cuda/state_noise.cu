@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) add_state_noise(const StateNoise p) 
     const int64_t key = p.keys[row];
     if (key < 0) continue;
     float normals[4];
-    normal_block(noise_of_row(p.seed, key, *p.segment), static_cast<uint32_t>(first / 4), normals);
+    normal_block(noise_of_row(p.seed, key, p.segments[row]), static_cast<uint32_t>(first / 4), normals);
     T* const z = static_cast<T*>(p.z) + row * p.each + first;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

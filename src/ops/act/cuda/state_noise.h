@@ -10,9 +10,8 @@
 namespace hrm::ops::cuda {
 
 struct StateNoise {
-  void* z;              // (rows, each)
-  const int64_t* keys;  // (rows)
-  const int64_t* segment;
+  void* z;                         // (rows, each)
+  const int64_t *keys, *segments;  // (rows)
   int64_t rows, each;
   float std;
   uint64_t seed;

@@ -11,15 +11,15 @@
 namespace hrm::ops {
 namespace {
 
-void add_state_noise_cuda_(const at::Tensor& z, const at::Tensor& keys, const at::Tensor& segment, double std,
+void add_state_noise_cuda_(const at::Tensor& z, const at::Tensor& keys, const at::Tensor& segments, double std,
                            int64_t seed) {
-  check_state_noise(z, keys, segment, std);
+  check_state_noise(z, keys, segments, std);
   const c10::cuda::CUDAGuard guard(z.device());
-  if (!cuda::use_kernel(z)) return reference::add_state_noise_(z, keys, segment, std, seed);
+  if (!cuda::use_kernel(z)) return reference::add_state_noise_(z, keys, segments, std, seed);
   cuda::StateNoise params{};
   params.z = z.mutable_data_ptr();
   params.keys = keys.const_data_ptr<int64_t>();
-  params.segment = segment.const_data_ptr<int64_t>();
+  params.segments = segments.const_data_ptr<int64_t>();
   params.rows = z.size(0);
   params.each = params.rows == 0 ? 0 : z.numel() / params.rows;
   params.std = static_cast<float>(std);
