@@ -16,9 +16,10 @@ std::string rotate_source(int64_t head_dim);
 std::string tables_source(const std::string& rows);
 
 // Methods of each class, as Module::define takes them. Classes call their submodules by the names that the exporter
-// registers: qkv_proj, o_proj, gate_up_proj, down_proj, self_attn, mlp, mlp_t, layer<i>, L_level, H_level.
+// registers: qkv_proj, o_proj, gate_up_proj, down_proj, self_attn, mlp, mlp_t, dwconv, layer<i>, L_level, H_level or
+// layers.
 std::string linear_source(bool bias);
-std::string swiglu_source();
+std::string swiglu_source(bool convolution = false);
 std::string attention_source(const config::ModelConfig& config);
 std::string block_source(const config::ModelConfig& config);
 std::string level_source(const config::ModelConfig& config, int64_t layers);

@@ -282,11 +282,11 @@ void add_config(CLI::App& app, Action& action) {
 }
 
 void add_import(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("import", "make a run folder from an official HRM or TRM checkpoint");
+  CLI::App* sub = app.add_subcommand("import", "make a run folder from an official HRM, TRM or URM checkpoint");
   auto o = std::make_shared<commands::ImportOptions>();
   sub->add_option("--from", o->from, "which official code wrote the checkpoint")
       ->required()
-      ->check(CLI::IsMember({"hrm", "trm"}));
+      ->check(CLI::IsMember({"hrm", "trm", "urm"}));
   sub->add_option("path", o->path, "checkpoint file that torch.save wrote")->type_name("FILE")->required();
   sub->add_option("--config", o->config, "configuration that describes the checkpoint's model")->type_name("FILE");
   sub->add_option("--out", o->out, "run folder to create")->type_name("DIR")->required();
