@@ -24,14 +24,16 @@ class PuzzleExporter : TorchscriptBuilder {
         child("q_head", linear("q_head")),
     };
     if (config_.facts().flat_names) {
-      members.push_back(child("layers", level("layers.", config_.L_layers)));
+      for (int64_t i = 0; i < config_.L_layers; ++i) {
+        members.push_back(child(cat("layer", i), block(cat("layers.", i))));
+      }
       members.push_back(buffer("init_hidden", weight("init_hidden")));
     } else {
-      members.push_back(child("L_level", level("L_level.layers.", config_.L_layers)));
+      members.push_back(child("L_level", level("L_level", config_.L_layers)));
       members.push_back(buffer("H_init", weight("H_init")));
       members.push_back(buffer("L_init", weight("L_init")));
     }
-    if (config_.facts().h_module) members.push_back(child("H_level", level("H_level.layers.", config_.H_layers)));
+    if (config_.facts().h_module) members.push_back(child("H_level", level("H_level", config_.H_layers)));
     if (dims_.puzzle_emb_ndim > 0) {
       members.push_back(
           child("puzzle_emb", object("PuzzleEmbedding", {buffer("weights", weight("puzzle_emb.weights"))}, "")));
@@ -73,11 +75,10 @@ class PuzzleExporter : TorchscriptBuilder {
         swiglu_source(/*convolution=*/true));
   }
 
-  // `prefix`: of the blocks' weights, in front of their numbers.
-  Module level(const std::string& prefix, int64_t layers) {
+  Module level(const std::string& name, int64_t layers) {
     Members members;
     for (int64_t i = 0; i < layers; ++i) {
-      members.push_back(child(cat("layer", i), block(cat(prefix, i))));
+      members.push_back(child(cat("layer", i), block(cat(name, ".layers.", i))));
     }
     return object(cat("ReasoningModule", layers), members, level_source(config_, layers));
   }

@@ -121,8 +121,8 @@ std::string block_source(const config::ModelConfig& config) {
   return source + "    return self.norm(self.mlp.forward(h), h)\n";
 }
 
-std::string level_source(const config::ModelConfig& config, int64_t layers) {
-  std::string source = cat("\ndef forward(self, h: Tensor, injection: Tensor", table_parameters(config),
+std::string level_source(const config::ModelConfig& config, int64_t layers, const std::string& method) {
+  std::string source = cat("\ndef ", method, "(self, h: Tensor, injection: Tensor", table_parameters(config),
                            ") -> Tensor:\n    h = h + injection\n");
   for (int64_t i = 0; i < layers; ++i) {
     source += cat("    h = self.layer", i, ".forward(h", table_arguments(config), ")\n");
@@ -152,6 +152,8 @@ def embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
   }
   source += "    return x\n";
 
+  if (config.facts().flat_names) source += level_source(config, config.L_layers, "update");
+
   const std::string tables = table_arguments(config);
   source += R"(
 def forward(self, inputs: Tensor, puzzle_identifiers: Tensor, segments: int) -> Tuple[Tensor, Tensor, Tensor]:
@@ -170,7 +172,7 @@ def forward(self, inputs: Tensor, puzzle_identifiers: Tensor, segments: int) -> 
     source += cat(R"(    for _s in range(segments):
         for _i in range()",
                   config.H_cycles * config.L_cycles, R"():
-            u = self.layers.forward(z_H, x)",
+            u = self.update(z_H, x)",
                   tables, ")\n            z_H = ", damped("z_H"), "\n");
   } else {
     const char* high = config.facts().h_module ? "H_level" : "L_level";

@@ -167,7 +167,7 @@ for name in sys.argv[2:]:
         torch.testing.assert_close(value, ref[key], rtol=1e-5, atol=1e-5)
     module.train()
     weights = {k[7:]: v for k, v in ref.items() if k.startswith("weight/")}
-    spelt = {k.replace(".layers.", ".layer"): v for k, v in weights.items()}
+    spelt = {("." + k).replace(".layers.", ".layer")[1:]: v for k, v in weights.items()}
     state = module.state_dict()
     assert set(state) - {"inv_freq"} == set(spelt), set(state) ^ set(spelt)
     for k, v in spelt.items():

@@ -254,7 +254,7 @@ cudaError_t start(const ConvSwigluForward& p, cudaStream_t stream) {
   return whole ? start_packs<T, N>(p, stream) : start_packs<T, 1>(p, stream);
 }
 
-// Four channels: a walk over more needs so many registers that few of them fit.
+// Four channels: a walk over eight needs more registers, and fewer blocks then fit on a multiprocessor.
 template <typename T>
 cudaError_t start(const ConvSwigluBackward& p, cudaStream_t stream) {
   constexpr int N = 4;
