@@ -136,6 +136,27 @@ TEST(RolloutsOfRandomStates, StartElsewhere) {
   }
 }
 
+// A model with one state reads noise on z_H, and none on z_L.
+TEST(RolloutsOfOneState, DifferByNoiseOnIt) {
+  SmallRun run(fresh_folder("runs"), {"precision.compute=fp32", "model.arch=urm", "model.H_layers=0",
+                                      "model.H_cycles=2", "model.no_ACT_continue=true"});
+  testing::make_q_values_differ(run);
+  models::PuzzleModel& model = run.task.model();
+  const data::PuzzleBatch batch = testing::some_puzzles(run, 6);
+  tasks::RolloutOptions options = few(24, 4);
+  options.noisy_state = config::NoisyState::z_L;
+  const auto equal = RolloutEvaluator(model, options).run(batch, numbers(0, 6));
+  options.noisy_state = config::NoisyState::z_H;
+  const auto got = RolloutEvaluator(model, options).run(batch, numbers(0, 6));
+  const auto want = objectives::act_evaluate(model, batch, kSegments);
+  EXPECT_TRUE(got.tokens.select(1, 0).equal(want.output.logits.argmax(-1).to(at::kInt)));
+  EXPECT_LT((got.q_halt.select(1, 0) - want.output.q_halt).abs().max().item<double>(), 1e-4);
+  for (int64_t k = 1; k < 4; ++k) {
+    EXPECT_GT((got.q_halt.select(1, k) - got.q_halt.select(1, 0)).abs().max().item<double>(), 1e-3) << k;
+    EXPECT_LT((equal.q_halt.select(1, k) - equal.q_halt.select(1, 0)).abs().max().item<double>(), 1e-4) << k;
+  }
+}
+
 // Two puzzles, four rollouts, made by hand.
 TEST(RolloutSelector, ChoosesWhatItsNameSays) {
   const RolloutEvaluator::Answers answers{
