@@ -195,6 +195,13 @@ TEST(Import, ContradictionsInOneSentence) {
   other.arch = config::PuzzleArch::urm;
   expect_error(ExitCode::checkpoint, {"model.arch is hrm there and urm in the configuration"},
                [&] { read_official(file, "urm", other); });
+  const Variant urm = all_variants()[7];
+  ASSERT_EQ(urm.name, "urm");
+  const fs::path urm_file = write_pt(dir, tensors_of(*make_variant(urm.config)), "model.inner.");
+  other = all_variants()[4].config;
+  other.L_layers = 3;
+  expect_error(ExitCode::checkpoint, {"model.arch is urm there and trm", "model.L_layers is 2 there and 3"},
+               [&] { read_official(urm_file, "trm", other); });
   expect_error(ExitCode::checkpoint, {"nothing.pt"}, [&] { read_official(dir / "nothing.pt", "hrm", config); });
   std::ofstream(dir / "text.pt") << "no zip";
   expect_error(ExitCode::checkpoint, {"text.pt"}, [&] { read_official(dir / "text.pt", "hrm", config); });

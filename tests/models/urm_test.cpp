@@ -169,6 +169,18 @@ TEST(Urm, PublishedSize) {
   EXPECT_DOUBLE_EQ(model->flops_per_sample_step(), 48 * block + heads + 2 * (24 * block + heads));
 }
 
+// The configuration refuses it earlier, by its key.
+TEST(Urm, RefusesFp8Recursions) {
+  const auto model = build_urm(small_urm());
+  try {
+    model->enable_fp8(/*history=*/4, /*margin=*/0);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::unexpected);
+    EXPECT_NE(std::string(error.what()).find("convolution"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Urm, RefusesAnMlpOverPositions) {
   config::ModelConfig c = small_urm();
   c.mlp_t = true;
