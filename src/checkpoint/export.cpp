@@ -23,7 +23,7 @@ struct Listing {
 };
 
 at::Tensor official_type(const std::string& name, const at::Tensor& tensor) {
-  if (name != "H_init" && name != "L_init") return tensor;
+  if (name != "H_init" && name != "L_init" && name != "init_hidden") return tensor;
   const at::Tensor rounded = tensor.to(at::kBFloat16);
   return at::equal(rounded.to(tensor.scalar_type()), tensor) ? rounded : tensor;
 }

@@ -12,8 +12,8 @@
 namespace hrm::checkpoint {
 OfficialModel read_official(const std::filesystem::path& file, const std::string& from,
                             const config::ModelConfig& config) {
-  require(from == "hrm" || from == "trm", ExitCode::usage, "'", printable(from),
-          "' is not a model that can be imported; use hrm or trm");
+  require(from == "hrm" || from == "trm" || from == "urm", ExitCode::usage, "'", printable(from),
+          "' is not a model that can be imported; use hrm, trm or urm");
   require(name_of(config.arch) == from, ExitCode::usage, "--from ", from, " needs model.arch=", from,
           ", but the configuration says ", config.arch);
   const TorchArchive archive(file, ExitCode::checkpoint);

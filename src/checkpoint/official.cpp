@@ -12,9 +12,8 @@ namespace {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
-// Blocks of a module: one more than the largest index in "<level>.layers.<index>.".
-int64_t count_layers(const TensorMap& tensors, const std::string& level) {
-  const std::string prefix = level + ".layers.";
+// Blocks of a module: one more than the largest index in "<prefix><index>.".
+int64_t count_layers(const TensorMap& tensors, const std::string& prefix) {
   int64_t layers = 0;
   for (const auto& [name, tensor] : tensors) {
     if (name.rfind(prefix, 0) != 0) continue;
@@ -73,19 +72,22 @@ class ShapeContradictions {
 void check_against_config(const config::ModelConfig& config, const TensorMap& tensors, const std::string& source) {
   const int64_t width = size_of(tensors, "embed_tokens.embedding_weight", 1);
   require(width > 0, ExitCode::checkpoint, source,
-          " holds no HRM or TRM model: the matrix 'embed_tokens.embedding_weight' is missing", first_names(tensors));
+          " holds no HRM, TRM or URM model: the matrix 'embed_tokens.embedding_weight' is missing",
+          first_names(tensors));
   const auto truth = [](bool value) { return std::string(value ? "true" : "false"); };
   const bool learned = tensors.count("embed_pos.embedding_weight") != 0;
-  const int64_t H_layers = count_layers(tensors, "H_level");
+  const int64_t H_layers = count_layers(tensors, "H_level.layers."), flat_layers = count_layers(tensors, "layers.");
+  const int64_t L_layers = flat_layers > 0 ? flat_layers : count_layers(tensors, "L_level.layers.");
 
   ShapeContradictions contradictions;
-  if ((H_layers > 0) != config.facts().h_module) {
+  if ((H_layers > 0) != config.facts().h_module || (flat_layers > 0) != config.facts().flat_names) {
     // TRM and the plain Transformer have the same weights.
-    contradictions.compare<std::string>("model.arch", H_layers > 0 ? "hrm" : "trm", name_of(config.arch));
+    const char* const arch = flat_layers > 0 ? "urm" : H_layers > 0 ? "hrm" : "trm";
+    contradictions.compare<std::string>("model.arch", arch, name_of(config.arch));
   }
   contradictions.compare("model.hidden_size", width, config.hidden_size);
   contradictions.compare("model.H_layers", H_layers, config.H_layers);
-  contradictions.compare("model.L_layers", count_layers(tensors, "L_level"), config.L_layers);
+  contradictions.compare("model.L_layers", L_layers, config.L_layers);
   contradictions.compare("model.mlp_t", truth(any_name_contains(tensors, ".mlp_t.")), truth(config.mlp_t));
   if (learned != (config.pos_encodings == config::PositionEncoding::learned)) {
     contradictions.compare<std::string>("model.pos_encodings", learned ? "learned" : (config.mlp_t ? "none" : "rope"),

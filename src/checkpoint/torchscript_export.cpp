@@ -20,12 +20,19 @@ class PuzzleExporter : TorchscriptBuilder {
     Members members = {
         child("embed_tokens",
               object("Embedding", {parameter("embedding_weight", "embed_tokens.embedding_weight")}, "")),
-        child("L_level", level("L_level", config_.L_layers)),
         child("lm_head", linear("lm_head")),
         child("q_head", linear("q_head")),
-        buffer("H_init", weight("H_init")),
-        buffer("L_init", weight("L_init")),
     };
+    if (config_.facts().flat_names) {
+      for (int64_t i = 0; i < config_.L_layers; ++i) {
+        members.push_back(child(cat("layer", i), block(cat("layers.", i))));
+      }
+      members.push_back(buffer("init_hidden", weight("init_hidden")));
+    } else {
+      members.push_back(child("L_level", level("L_level", config_.L_layers)));
+      members.push_back(buffer("H_init", weight("H_init")));
+      members.push_back(buffer("L_init", weight("L_init")));
+    }
     if (config_.facts().h_module) members.push_back(child("H_level", level("H_level", config_.H_layers)));
     if (dims_.puzzle_emb_ndim > 0) {
       members.push_back(
@@ -53,8 +60,19 @@ class PuzzleExporter : TorchscriptBuilder {
     return object(
         "Block",
         {config_.mlp_t ? child("mlp_t", swiglu(name + ".mlp_t")) : child("self_attn", attention(name + ".self_attn")),
-         child("mlp", swiglu(name + ".mlp"))},
+         child("mlp", config_.facts().convolution ? conv_swiglu(name + ".mlp") : swiglu(name + ".mlp"))},
         block_source(config_));
+  }
+
+  Module conv_swiglu(const std::string& name) {
+    const std::string conv = name + ".dwconv";
+    return object(
+        "ConvSwiGLU",
+        {child("gate_up_proj", linear(name + ".gate_up_proj")),
+         child("dwconv",
+               object("DepthwiseConv", {parameter("weight", conv + ".weight"), parameter("bias", conv + ".bias")}, "")),
+         child("down_proj", linear(name + ".down_proj"))},
+        swiglu_source(/*convolution=*/true));
   }
 
   Module level(const std::string& name, int64_t layers) {

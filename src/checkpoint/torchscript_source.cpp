@@ -67,15 +67,22 @@ def forward(self, x: Tensor) -> Tensor:
              bias ? ", self.bias" : "", ")\n");
 }
 
-std::string swiglu_source() {
-  return R"(
+std::string swiglu_source(bool convolution) {
+  return cat(R"(
 def forward(self, x: Tensor) -> Tensor:
     gate_up = self.gate_up_proj.forward(x)
     width = gate_up.size(-1) // 2
     gate = torch.narrow(gate_up, -1, 0, width)
     up = torch.narrow(gate_up, -1, width, width)
-    return self.down_proj.forward(torch.silu(gate) * up)
-)";
+    u = torch.silu(gate) * up
+)",
+             convolution ? R"(    earlier = torch.narrow(torch.constant_pad_nd(u, [0, 0, 1, 0]), 1, 0, u.size(1))
+    taps = self.dwconv.weight
+    c = earlier * torch.select(torch.select(taps, 2, 0), 1, 0) + u * torch.select(torch.select(taps, 2, 1), 1, 0)
+    u = torch.silu(c + self.dwconv.bias)
+)"
+                         : "",
+             "    return self.down_proj.forward(u)\n");
 }
 
 std::string attention_source(const config::ModelConfig& config) {
@@ -114,8 +121,8 @@ std::string block_source(const config::ModelConfig& config) {
   return source + "    return self.norm(self.mlp.forward(h), h)\n";
 }
 
-std::string level_source(const config::ModelConfig& config, int64_t layers) {
-  std::string source = cat("\ndef forward(self, h: Tensor, injection: Tensor", table_parameters(config),
+std::string level_source(const config::ModelConfig& config, int64_t layers, const std::string& method) {
+  std::string source = cat("\ndef ", method, "(self, h: Tensor, injection: Tensor", table_parameters(config),
                            ") -> Tensor:\n    h = h + injection\n");
   for (int64_t i = 0; i < layers; ++i) {
     source += cat("    h = self.layer", i, ".forward(h", table_arguments(config), ")\n");
@@ -145,6 +152,8 @@ def embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
   }
   source += "    return x\n";
 
+  if (config.facts().flat_names) source += level_source(config, config.L_layers, "update");
+
   const std::string tables = table_arguments(config);
   source += R"(
 def forward(self, inputs: Tensor, puzzle_identifiers: Tensor, segments: int) -> Tuple[Tensor, Tensor, Tensor]:
@@ -152,15 +161,21 @@ def forward(self, inputs: Tensor, puzzle_identifiers: Tensor, segments: int) -> 
     x = self.embed(inputs, puzzle_identifiers)
 )";
   if (has_rope(config)) source += tables_source("x.size(1)");
-  source += "    z_H = self.H_init.expand(x.size())\n";
+  source += cat("    z_H = self.", config.facts().flat_names ? "init_hidden" : "H_init", ".expand(x.size())\n");
+  const auto damped = [&](const std::string& z) {
+    return config.damping == 0 ? std::string("u")
+                               : cat("u * ", literal(1 - config.damping), " + ", z, " * ", literal(config.damping));
+  };
   if (!config.facts().cycles) {
     source += cat("    for _s in range(segments):\n        z_H = self.L_level.forward(z_H, x", tables, ")\n");
+  } else if (config.facts().one_state) {
+    source += cat(R"(    for _s in range(segments):
+        for _i in range()",
+                  config.H_cycles * config.L_cycles, R"():
+            u = self.update(z_H, x)",
+                  tables, ")\n            z_H = ", damped("z_H"), "\n");
   } else {
     const char* high = config.facts().h_module ? "H_level" : "L_level";
-    const auto damped = [&](const std::string& z) {
-      return config.damping == 0 ? std::string("u")
-                                 : cat("u * ", literal(1 - config.damping), " + ", z, " * ", literal(config.damping));
-    };
     source += cat(R"(    z_L = self.L_init.expand(x.size())
     for _s in range(segments):
         for _h in range()",

@@ -16,12 +16,14 @@ std::string rotate_source(int64_t head_dim);
 std::string tables_source(const std::string& rows);
 
 // Methods of each class, as Module::define takes them. Classes call their submodules by the names that the exporter
-// registers: qkv_proj, o_proj, gate_up_proj, down_proj, self_attn, mlp, mlp_t, layer<i>, L_level, H_level.
+// registers: qkv_proj, o_proj, gate_up_proj, down_proj, self_attn, mlp, mlp_t, dwconv, layer<i>, L_level, H_level. With
+// flat names the model has the layers itself.
 std::string linear_source(bool bias);
-std::string swiglu_source();
+std::string swiglu_source(bool convolution = false);
 std::string attention_source(const config::ModelConfig& config);
 std::string block_source(const config::ModelConfig& config);
-std::string level_source(const config::ModelConfig& config, int64_t layers);
+// `method`: its name.
+std::string level_source(const config::ModelConfig& config, int64_t layers, const std::string& method = "forward");
 std::string model_source(const config::ModelConfig& config, const models::PuzzleModelDims& dims);
 
 }  // namespace hrm::checkpoint

@@ -1,4 +1,5 @@
-// hrm_train import: an official HRM or TRM checkpoint becomes a run folder that eval, solve, export and train take.
+// hrm_train import: an official HRM, TRM or URM checkpoint becomes a run folder that eval, solve, export and train
+// take.
 #include <iostream>
 
 #include "hrm/base/error.h"

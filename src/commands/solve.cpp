@@ -104,9 +104,9 @@ class Solver {
     if (!rollouts_) {
       const auto state = options_.noisy_state.empty() ? kept.noisy_state
                                                       : config::value_of_name<config::NoisyState>(options_.noisy_state);
-      require(state == config::NoisyState::z_H || loaded_.config.model.arch != config::PuzzleArch::transformer,
-              ExitCode::usage, "a model of arch transformer does not read z_L, so all rollouts would be equal; give ",
-              "--noisy-state z_H");
+      require(state == config::NoisyState::z_H || !loaded_.config.model.facts().one_state, ExitCode::usage,
+              "a model of arch ", loaded_.config.model.arch,
+              " does not read z_L, so all rollouts would be equal; give ", "--noisy-state z_H");
       fp8_.emplace(loaded_.model->fp8());
       rollouts_ = std::make_unique<tasks::RolloutEvaluator>(
           *loaded_.model, tasks::RolloutOptions{.rows = rollout_rows(options_, batch.valid_rows),

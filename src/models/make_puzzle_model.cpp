@@ -2,6 +2,7 @@
 #include "hrm/models/hrm.h"
 #include "hrm/models/transformer.h"
 #include "hrm/models/trm.h"
+#include "hrm/models/urm.h"
 
 namespace hrm::models {
 namespace {
@@ -22,6 +23,8 @@ void check_arch(const config::ModelConfig& c) {
     require(!c.depth_curriculum, ExitCode::usage, "model.arch=", c.arch,
             " has no cycles that model.depth_curriculum could cut; leave it false");
   }
+  require(!c.mlp_t || !c.facts().convolution, ExitCode::usage, "model.arch=", c.arch,
+          " mixes positions by attention and a convolution; leave model.mlp_t false");
   if (c.mlp_t) {
     require(c.pos_encodings != config::PositionEncoding::rope, ExitCode::usage,
             "model.mlp_t=true has no attention that could use model.pos_encodings=rope; use none or learned");
@@ -45,6 +48,8 @@ std::shared_ptr<PuzzleNetwork> construct(const config::ModelConfig& config, cons
       return std::make_shared<Trm>(config, dims, device);
     case config::PuzzleArch::transformer:
       return std::make_shared<Transformer>(config, dims, device);
+    case config::PuzzleArch::urm:
+      return std::make_shared<Urm>(config, dims, device);
   }
   fail(ExitCode::unexpected, "no model implements this model.arch");
 }

@@ -105,6 +105,10 @@ PuzzleNetwork::PuzzleNetwork(const config::ModelConfig& config, const PuzzleMode
   }
   lm_head_ = register_module("lm_head", std::make_shared<nn::Linear>(D, dims.vocab_size, device));
   q_head_ = register_module("q_head", std::make_shared<nn::Linear>(D, 2, device, /*bias=*/true));
+  if (config.facts().flat_names) {
+    H_init_ = L_init_ = register_buffer("init_hidden", at::empty({D}, at::device(device)));
+    return;
+  }
   H_init_ = register_buffer("H_init", at::empty({D}, at::device(device)));
   L_init_ = register_buffer("L_init", at::empty({D}, at::device(device)));
 }
@@ -115,8 +119,10 @@ std::shared_ptr<nn::ReasoningModule> PuzzleNetwork::make_level(const std::string
                              .heads = config_.num_heads,
                              .expansion = config_.expansion,
                              .rms_norm_eps = config_.rms_norm_eps,
-                             .mlp_t = config_.mlp_t};
-  return register_module(name, std::make_shared<nn::ReasoningModule>(layers, sizes, rotary_, device_));
+                             .mlp_t = config_.mlp_t,
+                             .convolution = config_.facts().convolution};
+  return register_module(
+      name, std::make_shared<nn::ReasoningModule>(layers, sizes, rotary_, device_, config_.facts().flat_names));
 }
 
 void PuzzleNetwork::initialise(uint64_t seed, at::ScalarType compute_dtype) {
@@ -125,10 +131,11 @@ void PuzzleNetwork::initialise(uint64_t seed, at::ScalarType compute_dtype) {
   // Q starts with a halting probability near zero, so that early training is not cut short.
   q_head_->weight().zero_();
   q_head_->bias().fill_(-5);
-  nn::trunc_normal_(H_init_, 1.0, seed, "H_init");
-  nn::trunc_normal_(L_init_, 1.0, seed, "L_init");
-  // The official models store both in bfloat16, so that rounded values export without loss.
-  for (at::Tensor* row : {&H_init_, &L_init_}) row->copy_(row->to(at::kBFloat16));
+  // The official models store these rows in bfloat16, so that rounded values export without loss.
+  for (const auto& item : named_buffers(/*recurse=*/false)) {
+    nn::trunc_normal_(item.value(), 1.0, seed, item.key());
+    item.value().copy_(item.value().to(at::kBFloat16));
+  }
   parameters_.build(*this, compute_dtype, blocks_run_once());
 }
 

@@ -23,7 +23,7 @@ Block::Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device devi
   } else {
     self_attn_ = register_module("self_attn", std::make_shared<Attention>(sizes.width, sizes.heads, rotary, device));
   }
-  mlp_ = register_module("mlp", std::make_shared<SwiGLU>(sizes.width, sizes.expansion, device));
+  mlp_ = register_module("mlp", std::make_shared<SwiGLU>(sizes.width, sizes.expansion, device, sizes.convolution));
 }
 
 at::Tensor Block::mix_positions(const at::Tensor& input) const {
@@ -57,7 +57,8 @@ at::Tensor Block::forward_first(const at::Tensor& h) const {
   const at::Tensor mixed = mlp_t_ || ops::backend() != ops::Backend::fused || at::GradMode::is_enabled()
                                ? mix_positions(h).select(1, 0)
                                : attention_first_position(h, *self_attn_, eps_);
-  return feed_forward(*mlp_, mixed.contiguous(), eps_);
+  // Position 0 has none before it, so that a convolution needs no other.
+  return feed_forward(*mlp_, mixed.unsqueeze(1).contiguous(), eps_).select(1, 0);
 }
 
 std::tuple<at::Tensor, at::Tensor> Block::forward_fp8(const at::Tensor& h, const at::Tensor& h8,
@@ -78,11 +79,13 @@ std::tuple<at::Tensor, at::Tensor> Block::forward_fp8(const at::Tensor& h, const
   return ops::linear_rms_norm_fp8(act, fp8.down.values, fp8.act, fp8.down.slot, half, eps_, output);
 }
 
-ReasoningModule::ReasoningModule(int64_t layers, const BlockSizes& sizes, const RotaryTable& rotary,
-                                 at::Device device) {
-  const auto list = register_module("layers", std::make_shared<torch::nn::Module>());
+ReasoningModule::ReasoningModule(int64_t layers, const BlockSizes& sizes, const RotaryTable& rotary, at::Device device,
+                                 bool flat) {
+  const std::shared_ptr<torch::nn::Module> list =
+      flat ? nullptr : register_module("layers", std::make_shared<torch::nn::Module>());
+  torch::nn::Module& holder = flat ? *this : *list;
   for (int64_t i = 0; i < layers; ++i) {
-    layers_.push_back(list->register_module(std::to_string(i), std::make_shared<Block>(sizes, rotary, device)));
+    layers_.push_back(holder.register_module(std::to_string(i), std::make_shared<Block>(sizes, rotary, device)));
   }
 }
 

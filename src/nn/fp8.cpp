@@ -30,6 +30,12 @@ Fp8Recursions::Fp8Recursions(torch::nn::Module& model, int64_t history, double m
   }
   require(!modules.empty(), ExitCode::unexpected,
           "fp8 recursions need a model with recurrent modules, and this one has none");
+  for (const ReasoningModule* module : modules) {
+    for (const auto& block : module->layers()) {
+      require(block->mlp().dwconv() == nullptr, ExitCode::unexpected,
+              "fp8 recursions have no kernel for blocks with a convolution; do not enable them for this model");
+    }
+  }
   // The activation slots come after the weights' slots. Each weight has one input, so both have the same number.
   for (const ReasoningModule* module : modules) {
     for (const Linear* weight : fp8_weights(*module)) weights_.push_back(weight);

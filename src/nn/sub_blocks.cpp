@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "hrm/ops/attention.h"
+#include "hrm/ops/conv_swiglu.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_rms_norm.h"
 #include "hrm/ops/linear_swiglu.h"
@@ -90,6 +91,53 @@ struct MlpSubBlock : torch::autograd::Function<MlpSubBlock> {
   }
 };
 
+// The same with a convolution between the gate and down_proj. Its gradients add to their buffers like those of the
+// GEMMs.
+struct ConvMlpSubBlock : torch::autograd::Function<ConvMlpSubBlock> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& h, const at::Tensor& /*gate_up_master*/,
+                            const at::Tensor& /*conv_weight*/, const at::Tensor& /*conv_bias*/,
+                            const at::Tensor& /*down_master*/, const SwiGLU* mlp, double eps) {
+    const Linear &gate_up_proj = mlp->gate_up_proj(), &down_proj = mlp->down_proj();
+    const DepthwiseConv& conv = *mlp->dwconv();
+    const at::Tensor gate_up = gate_up_proj.forward(h);
+    const at::Tensor taps = conv.taps().detach(), bias = conv.bias().detach();
+    const at::Tensor act = ops::conv_swiglu(gate_up, taps, bias);
+    const auto [y, rstd] = ops::linear_rms_norm_forward(act, down_proj.compute_weight(), h, eps);
+    ctx->save_for_backward(
+        {h, gate_up, act, y, rstd, gate_up_proj.compute_weight(), down_proj.compute_weight(), taps, bias});
+    keep_gradient_buffers(ctx, gate_up_proj, down_proj);
+    ctx->saved_data["grad_conv"] = ops::gradient_buffer(conv.weight());
+    ctx->saved_data["grad_conv_bias"] = ops::gradient_buffer(conv.bias());
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &h = saved[0], &gate_up = saved[1], &act = saved[2], &y = saved[3], &rstd = saved[4],
+                     &gate_up_weight = saved[5], &down_weight = saved[6];
+    at::Tensor grad_conv = ctx->saved_data["grad_conv"].toTensor();
+    at::Tensor grad_conv_bias = ctx->saved_data["grad_conv_bias"].toTensor();
+    const at::Tensor grad_sum = ops::rms_norm_backward(grads[0], y, rstd);
+    accumulate(ctx, "grad_second", grad_sum, act);
+    const auto [grad_gate_up, grad_taps, grad_bias] =
+        ops::conv_swiglu_backward(ops::linear_grad_x(grad_sum, down_weight), gate_up, saved[7], saved[8],
+                                  /*needs_weight=*/grad_conv.defined() || grad_conv_bias.defined());
+    if (grad_conv.defined()) grad_conv.add_(grad_taps.view(grad_conv.sizes()));
+    if (grad_conv_bias.defined()) grad_conv_bias.add_(grad_bias);
+    accumulate(ctx, "grad_first", grad_gate_up, h);
+    ops::linear_grad_x_add_(grad_sum, grad_gate_up, gate_up_weight);
+    return {grad_sum, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+// Without gradient: what down_proj reads.
+at::Tensor activation(const at::Tensor& h, const SwiGLU& mlp) {
+  if (const DepthwiseConv* conv = mlp.dwconv()) {
+    return ops::conv_swiglu(mlp.gate_up_proj().forward(h), conv->taps(), conv->bias());
+  }
+  return ops::linear_swiglu(h, mlp.gate_up_proj().compute_weight());
+}
+
 }  // namespace
 
 at::Tensor attention_sub_block(const at::Tensor& h, const Attention& attention, double eps) {
@@ -120,17 +168,22 @@ at::Tensor attention_first_position(const at::Tensor& h, const Attention& attent
 
 at::Tensor mlp_sub_block(const at::Tensor& h, const SwiGLU& mlp, double eps) {
   const Linear &gate_up_proj = mlp.gate_up_proj(), &down_proj = mlp.down_proj();
-  if (!needs_gradient(h, gate_up_proj, down_proj)) {
-    const at::Tensor act = ops::linear_swiglu(h, gate_up_proj.compute_weight());
-    return ops::linear_rms_norm(act, down_proj.compute_weight(), h, eps);
+  const DepthwiseConv* const conv = mlp.dwconv();
+  const bool trains_conv =
+      conv != nullptr && at::GradMode::is_enabled() && (conv->weight().requires_grad() || conv->bias().requires_grad());
+  if (!needs_gradient(h, gate_up_proj, down_proj) && !trains_conv) {
+    return ops::linear_rms_norm(activation(h, mlp), down_proj.compute_weight(), h, eps);
+  }
+  if (conv != nullptr) {
+    return ConvMlpSubBlock::apply(h, gate_up_proj.weight(), conv->weight(), conv->bias(), down_proj.weight(), &mlp,
+                                  eps);
   }
   return MlpSubBlock::apply(h, gate_up_proj.weight(), down_proj.weight(), &mlp, eps);
 }
 
 at::Tensor mlp_sub_block_add(const at::Tensor& h, const SwiGLU& mlp, double eps, const at::Tensor& addend) {
   const at::NoGradGuard no_grad;
-  const at::Tensor act = ops::linear_swiglu(h, mlp.gate_up_proj().compute_weight());
-  return ops::linear_rms_norm_add(act, mlp.down_proj().compute_weight(), h, eps, addend);
+  return ops::linear_rms_norm_add(activation(h, mlp), mlp.down_proj().compute_weight(), h, eps, addend);
 }
 
 }  // namespace hrm::nn

@@ -98,12 +98,15 @@ TEST(Safetensors, OfficialNamesAndBytes) {
 
 TEST(Pt, InitialStatesAreBfloat16WhereThatIsExact) {
   const TempDir dir;
-  const NamedTensors weights = {
-      {"H_init", at::full({2}, 0.5)}, {"L_init", at::full({2}, 0.1)}, {"lm_head.weight", at::full({2}, 0.5)}};
+  const NamedTensors weights = {{"H_init", at::full({2}, 0.5)},
+                                {"L_init", at::full({2}, 0.1)},
+                                {"init_hidden", at::full({2}, 0.5)},
+                                {"lm_head.weight", at::full({2}, 0.5)}};
   export_pt(weights, dir / "a.pt");
   const TorchArchive archive(dir / "a.pt");
   EXPECT_EQ(archive.at("_orig_mod.model.inner.H_init").dtype, DType::bf16);
   EXPECT_EQ(archive.at("_orig_mod.model.inner.L_init").dtype, DType::f32);
+  EXPECT_EQ(archive.at("_orig_mod.model.inner.init_hidden").dtype, DType::bf16);
   EXPECT_EQ(archive.at("_orig_mod.model.inner.lm_head.weight").dtype, DType::f32);
 }
 
@@ -164,7 +167,7 @@ for name in sys.argv[2:]:
         torch.testing.assert_close(value, ref[key], rtol=1e-5, atol=1e-5)
     module.train()
     weights = {k[7:]: v for k, v in ref.items() if k.startswith("weight/")}
-    spelt = {k.replace(".layers.", ".layer"): v for k, v in weights.items()}
+    spelt = {("." + k).replace(".layers.", ".layer")[1:]: v for k, v in weights.items()}
     state = module.state_dict()
     assert set(state) - {"inv_freq"} == set(spelt), set(state) ^ set(spelt)
     for k, v in spelt.items():

@@ -145,7 +145,7 @@ TEST(Import, StateDictsOneLevelDeep) {
     for (size_t i = 0; i < original.size(); ++i) EXPECT_TRUE(at::equal(original[i].second, copied[i].second)) << member;
   }
   write_file(file, test::nested_pt(as_bytes(flat), "network"));
-  expect_error(ExitCode::checkpoint, {"no HRM or TRM model", "its tensors are called 'network.", " and so on"},
+  expect_error(ExitCode::checkpoint, {"no HRM, TRM or URM model", "its tensors are called 'network.", " and so on"},
                [&] { read_official(file, name_of(variant.config.arch), variant.config); });
 }
 
@@ -173,7 +173,7 @@ TEST(Import, RefusesByName) {
       if (name == "H_init") tensor = tensor.to(at::kLong);
     }
   });
-  expect({"no HRM or TRM model"}, [](NamedTensors& w) { w = {{"transformer.wte", at::ones({2, 2})}}; });
+  expect({"no HRM, TRM or URM model"}, [](NamedTensors& w) { w = {{"transformer.wte", at::ones({2, 2})}}; });
 }
 
 TEST(Import, ContradictionsInOneSentence) {
@@ -192,6 +192,16 @@ TEST(Import, ContradictionsInOneSentence) {
   other = all_variants()[4].config;
   expect_error(ExitCode::checkpoint, {"model.arch is hrm there and trm in the configuration"},
                [&] { read_official(file, "trm", other); });
+  other.arch = config::PuzzleArch::urm;
+  expect_error(ExitCode::checkpoint, {"model.arch is hrm there and urm in the configuration"},
+               [&] { read_official(file, "urm", other); });
+  const Variant urm = all_variants()[7];
+  ASSERT_EQ(urm.name, "urm");
+  const fs::path urm_file = write_pt(dir, tensors_of(*make_variant(urm.config)), "model.inner.");
+  other = all_variants()[4].config;
+  other.L_layers = 3;
+  expect_error(ExitCode::checkpoint, {"model.arch is urm there and trm", "model.L_layers is 2 there and 3"},
+               [&] { read_official(urm_file, "trm", other); });
   expect_error(ExitCode::checkpoint, {"nothing.pt"}, [&] { read_official(dir / "nothing.pt", "hrm", config); });
   std::ofstream(dir / "text.pt") << "no zip";
   expect_error(ExitCode::checkpoint, {"text.pt"}, [&] { read_official(dir / "text.pt", "hrm", config); });

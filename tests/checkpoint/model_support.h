@@ -106,6 +106,12 @@ inline std::vector<Variant> all_variants() {
     c.damping = 0.2;
     c.embed_scale = 0.5;
   });
+  add("urm", trm, [](config::ModelConfig& c) {
+    c.arch = config::PuzzleArch::urm;
+    c.H_cycles = 2;
+    c.damping = 0.1;
+    c.puzzle_emb_len = 0;
+  });
   add("transformer", trm, [](config::ModelConfig& c) {
     c.arch = config::PuzzleArch::transformer;
     c.H_cycles = 1;

@@ -117,6 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
         Recipe{"HRM384fp8", "hrm_sudoku17.json", {"precision.recursions=fp8"}, false},
         Recipe{"HRM768", "hrm_sudoku17.json", {"train.global_batch_size=768"}, false},
         Recipe{"TRM768", "trm_att_sudoku17.json", {}, false}, Recipe{"TRMMLP768", "trm_mlp_sudoku17.json", {}, false},
+        Recipe{"URM384", "urm_sudoku17.json", {}, false},
         Recipe{"HRMMaze128", "hrm_maze30.json", {"train.global_batch_size=128", "train.micro_batch_size=0"}, true}),
     [](const auto& info) { return info.param.name; });
 

@@ -56,6 +56,9 @@ INSTANTIATE_TEST_SUITE_P(
         RanksCase{"zero2_trm",
                   {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true",
                    "parallel.zero=2", "train.micro_batch_size=1"}},
+        RanksCase{"zero2_urm",
+                  {"model.arch=urm", "model.H_layers=0", "model.L_layers=2", "model.H_cycles=2",
+                   "model.no_ACT_continue=true", "parallel.zero=2", "train.micro_batch_size=1"}},
         RanksCase{"without_embedding", {"model.puzzle_emb_ndim=0"}},
         RanksCase{"trm", {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true"}}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -227,6 +227,42 @@ TEST(Plan, Trm) {
   EXPECT_NEAR(item(make_plan(in).memory, "activations kept") / unit, 7 * (1 + 2 * 11), 2);
 }
 
+// URM records a cycle of six passes through its four blocks, and makes six more before it. Its gate is no part of a
+// product, so that gate_up is written in both.
+TEST(Plan, Urm) {
+  PlanInput in = sudoku(384);
+  in.config.model.arch = config::PuzzleArch::urm;
+  in.config.model.H_layers = 0;
+  in.config.model.H_cycles = 2;
+  in.config.model.L_cycles = 6;
+  in.config.model.no_ACT_continue = true;
+  in.model = std::make_shared<tasks::PuzzlePlan>(config::PuzzleArch::urm, testing::dims_of(in));
+  const Plan plan = make_plan(in);
+  const double unit = 384.0 * 82 * 512 * 2;
+  EXPECT_NEAR(item(plan.memory, "activations kept") / unit, 6 * (1 + 4 * 15), 2);
+  EXPECT_EQ(plan.peak_moment, "backward pass");
+  const tasks::BlockPasses passes = tasks::block_passes(in.config.model, /*second_forward=*/false);
+  EXPECT_EQ(passes.plain, 24);
+  EXPECT_EQ(passes.recorded, 24);
+
+  // One H cycle differentiates all of the same passes.
+  PlanInput whole = in;
+  whole.config.model.H_cycles = 1;
+  whole.config.model.L_cycles = 12;
+  EXPECT_NEAR(item(make_plan(whole).memory, "activations kept") / unit, 12 * (1 + 4 * 15), 2);
+  EXPECT_EQ(tasks::block_passes(whole.config.model, false).plain, 0);
+
+  // The target of Q learning is one more segment.
+  PlanInput target = in;
+  target.config.model.no_ACT_continue = false;
+  EXPECT_EQ(tasks::block_passes(target.config.model, true).plain, 24 + 48);
+  EXPECT_GT(make_plan(target).step_ms, plan.step_ms);
+  EXPECT_GE(make_plan(target).tensors_peak, plan.tensors_peak);
+
+  const auto outline = in.model->outline(in.config);
+  EXPECT_TRUE(outline.model->named_parameters().contains("layers.3.mlp.dwconv.weight"));
+}
+
 TEST(Plan, WhatFits) {
   PlanInput in = sudoku(768);
   in.gpu = gpu("L4");

@@ -29,8 +29,9 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const std::string arch : {"hrm", "trm", "transformer"}) {
+  for (const std::string arch : {"hrm", "trm", "transformer", "urm"}) {
     for (const bool mlp_t : {false, true}) {
+      if (mlp_t && arch == "urm") continue;  // has no such variant
       for (const ops::Backend backend : {ops::Backend::fused, ops::Backend::reference}) {
         for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) all.push_back({arch, mlp_t, backend, dtype});
       }

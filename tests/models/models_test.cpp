@@ -61,7 +61,7 @@ void open_q_head(PuzzleModel& model) {
 }
 
 TEST(Models, QValuesAreThoseOfASegment) {
-  for (const char* arch : {"hrm", "trm", "transformer"}) {
+  for (const char* arch : {"hrm", "trm", "transformer", "urm"}) {
     const auto model = build(small_config(arch));
     open_q_head(*model);
     const Inputs in = inputs_for(*model);
@@ -196,7 +196,7 @@ TEST(Models, PublishedSizes) {
 
 // The second forward pass counts where the training step makes one: for the Q target, which a single segment has not.
 TEST(Models, FlopsOfTheQTarget) {
-  for (const char* arch : {"hrm", "trm", "transformer"}) {
+  for (const char* arch : {"hrm", "trm", "transformer", "urm"}) {
     config::ModelConfig c = small_config(arch);
     const auto step_flops = [&](bool no_ACT_continue, int64_t halt_max_steps) {
       c.no_ACT_continue = no_ACT_continue;
@@ -230,12 +230,12 @@ TEST(Models, OfficialNames) {
 }
 
 TEST(Models, OutlineHasTheNamesAndShapes) {
-  for (const char* arch : {"hrm", "trm", "transformer"}) {
+  for (const char* arch : {"hrm", "trm", "transformer", "urm"}) {
     for (const auto pos_encodings :
          {config::PositionEncoding::rope, config::PositionEncoding::learned, config::PositionEncoding::none}) {
       config::ModelConfig c = small_config(arch);
       c.pos_encodings = pos_encodings;
-      c.mlp_t = pos_encodings == config::PositionEncoding::none;
+      c.mlp_t = pos_encodings == config::PositionEncoding::none && !c.facts().convolution;
       const auto model = build(c), outline = make_puzzle_model_outline(c, resolve_dims(c, meta()));
       const auto same = [&](const auto& real, const auto& empty) {
         ASSERT_EQ(real.keys(), empty.keys());
@@ -266,11 +266,11 @@ TEST(Models, InitialValues) {
 }
 
 TEST(Models, ShapesAndTypes) {
-  for (const char* arch : {"hrm", "trm", "transformer"}) {
+  for (const char* arch : {"hrm", "trm", "transformer", "urm"}) {
     for (const bool mlp_t : {false, true}) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
         config::ModelConfig c = small_config(arch);
-        c.mlp_t = mlp_t;
+        c.mlp_t = mlp_t && !c.facts().convolution;
         c.pos_encodings = mlp_t ? config::PositionEncoding::none : config::PositionEncoding::rope;
         const auto model = build(c, 0, type);
         const Inputs in = inputs_for(*model);
@@ -300,7 +300,7 @@ TEST(Models, NoPuzzleEmbedding) {
 
 // Every parameter gets a gradient, and so do the puzzle rows.
 TEST(Models, GradientsReachEverything) {
-  for (const char* arch : {"hrm", "trm", "transformer"}) {
+  for (const char* arch : {"hrm", "trm", "transformer", "urm"}) {
     const auto model = build(small_config(arch));
     const Inputs in = inputs_for(*model);
     const SegmentOutput out = model->segment(in.carry, in.tokens, in.rows);
@@ -314,7 +314,7 @@ TEST(Models, GradientsReachEverything) {
 
 TEST(Models, RecordsNothingWithoutGrad) {
   const at::NoGradGuard no_grad;
-  for (const char* arch : {"hrm", "trm", "transformer"}) {
+  for (const char* arch : {"hrm", "trm", "transformer", "urm"}) {
     const auto model = build(small_config(arch));
     const Inputs in = inputs_for(*model);
     EXPECT_FALSE(model->segment(in.carry, in.tokens, in.rows).logits.requires_grad());

@@ -17,11 +17,13 @@ TEST(SubBlocksGpu, AreAsGoodAsThePlainBlock) {
   HRM_NEEDS_GPU();
   struct Case {
     int64_t batch, positions, width, heads;
-    bool mlp_t;
+    bool mlp_t, convolution = false;
   };
   for (const Case& c : {Case{5, 82, 512, 8, false}, Case{132, 82, 512, 8, false}, Case{3, 97, 512, 8, true},
-                        Case{2, 201, 256, 4, false}, Case{1, 16, 128, 2, false}}) {
-    const BlockSizes sizes{.width = c.width, .positions = c.positions, .heads = c.heads, .mlp_t = c.mlp_t};
+                        Case{2, 201, 256, 4, false}, Case{1, 16, 128, 2, false}, Case{5, 82, 512, 8, false, true},
+                        Case{2, 201, 256, 4, false, true}}) {
+    const BlockSizes sizes{
+        .width = c.width, .positions = c.positions, .heads = c.heads, .mlp_t = c.mlp_t, .convolution = c.convolution};
     auto generator = at::detail::createCPUGenerator(3);
     const auto random = [&] {
       return at::randn({c.batch, c.positions, c.width}, generator, at::kFloat).to(at::kBFloat16).to(at::kFloat);
@@ -31,7 +33,8 @@ TEST(SubBlocksGpu, AreAsGoodAsThePlainBlock) {
     const BlockResult plain = run_block(ops::Backend::reference, sizes, at::kCUDA, at::kBFloat16, x, grad);
     const BlockResult fused = run_block(ops::Backend::fused, sizes, at::kCUDA, at::kBFloat16, x, grad);
     const auto what = [&](const std::string& value) {
-      return cat(value, ", batch ", c.batch, ", positions ", c.positions, ", width ", c.width, ", mlp_t ", c.mlp_t);
+      return cat(value, ", batch ", c.batch, ", positions ", c.positions, ", width ", c.width, ", mlp_t ", c.mlp_t,
+                 ", convolution ", c.convolution);
     };
     EXPECT_LT(distance(fused.y, exact.y), 2 * distance(plain.y, exact.y)) << what("y");
     EXPECT_LT(distance(fused.first, exact.y.select(1, 0)), 2 * distance(plain.first, exact.y.select(1, 0)))

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "hrm/ops/attention.h"
+#include "hrm/ops/conv_swiglu.h"
 #include "hrm/ops/decode_attention.h"
 #include "hrm/ops/decode_linear.h"
 #include "hrm/ops/diversity.h"
@@ -218,6 +219,26 @@ TEST(ProgrammaticLaunchGpu, NormsAndGates) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t width : {512, 97, 5001}) {  // registers, elements, a block for each row
       expect_order(chain, {300, 2 * width}, dtype, cat(dtype, " width ", width), 3);
+    }
+  }
+}
+
+TEST(ProgrammaticLaunchGpu, ConvolvedGates) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t width : {256, 97}) {  // packs, elements
+      const at::Tensor taps = normal({width, 2}, 1, at::kFloat, at::kCUDA),
+                       bias = normal({width}, 2, at::kFloat, at::kCUDA);
+      const Chain chain = [&](const at::Tensor& x, const Between& between) -> Tensors {
+        const at::Tensor act = conv_swiglu(x, taps, bias);
+        between();
+        const auto [grad, grad_taps, grad_bias] = conv_swiglu_backward(act, x, taps, bias);
+        between();
+        const at::Tensor last = conv_swiglu(grad, at::tanh(grad_taps), at::tanh(grad_bias));
+        between();
+        return {act, grad, grad_taps, grad_bias, last};
+      };
+      expect_order(chain, {40, 50, 2 * width}, dtype, cat(dtype, " width ", width), 3);
     }
   }
 }

@@ -98,6 +98,13 @@ TEST_F(Groups, MatricesOfMuon) {
             "0 x2: block.conv_weight\n");
 }
 
+// The taps of URM are three-dimensional, and AdamW updates them in the published runs.
+TEST(MuonMatrices, OfPuzzles) {
+  const GroupOptions options{.muon = true};
+  EXPECT_FALSE(is_muon_matrix("layers.0.mlp.dwconv.weight", 3, options));
+  EXPECT_TRUE(is_muon_matrix("layers.0.mlp.down_proj.weight", 2, options));
+}
+
 TEST_F(Groups, PartsOfParametersKeepTheirNamesAndMoments) {
   ParameterGroup share;
   share.names = {"block.bias", "block.qkv_weight"};

@@ -18,7 +18,7 @@ std::map<std::string, CaseFn>& table() {
   return kinds;
 }
 
-const std::set<std::string> kNotDue{"urm_forward"};
+const std::set<std::string> kNotDue{};
 
 }  // namespace
 

@@ -30,5 +30,6 @@ void load_weights(models::PuzzleModel& model, const std::map<std::string, at::Te
 
 void check_forward(const Case& loaded, const Mutation& mutation);
 void check_train_trace(const Case& loaded, const Mutation& mutation);
+void check_urm(const Case& loaded, const Mutation& mutation);
 
 }  // namespace hrm::parity

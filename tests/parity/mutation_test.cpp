@@ -85,6 +85,17 @@ TEST(Mutation, GateAndUpSwapped) {
   EXPECT_GT(forward_failures("trm_forward_mlp", {.weights = swap}), 0);
 }
 
+TEST(Mutation, TapsSwapped) {
+  const auto failures = [](const Mutation& mutation) {
+    return failures_of([&] { check_urm(shipped("urm_forward"), mutation); });
+  };
+  const auto swap = [](models::PuzzleModel& model) {
+    edit_weights(model, "dwconv.weight", [](const at::Tensor& w) { return w.flip(2); });
+  };
+  EXPECT_EQ(failures({}), 0);
+  EXPECT_GT(failures({.weights = swap}), 0);
+}
+
 TEST(Mutation, OneWeightOff) {
   const auto nudge = [](models::PuzzleModel& model) {
     edit_weights(model, "L_level.layers.0.mlp.down_proj.weight", [](const at::Tensor& w) {

@@ -111,6 +111,9 @@ INSTANTIATE_TEST_SUITE_P(
                         {"model.arch=trm", "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true",
                          "model.start_std=1", "model.damping=0.05", "model.path_noise=0.1", "model.mlp_t=true",
                          "model.pos_encodings=none", "model.puzzle_emb_ndim=0"}},
+        CapturedVariant{
+            "urm",
+            {"model.arch=urm", "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true", "optim.ema=0.9"}},
         CapturedVariant{"fp16",
                         {"precision.compute=fp16", "precision.loss_scale=16777216", "train.global_batch_size=2"}},
         CapturedVariant{"fp8",

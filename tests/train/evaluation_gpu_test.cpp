@@ -22,6 +22,8 @@ TEST(EvaluationGpu, EarlyHaltStopsEachRowByTheModelsRule) {
   testing::check_answers(
       at::kCUDA, /*early_halt=*/true,
       {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4"});
+  testing::check_answers(at::kCUDA, /*early_halt=*/true,
+                         {"model.arch=urm", "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true"});
 }
 
 // In bf16, too, a graph and eager runs give the same bits.
@@ -35,7 +37,9 @@ TEST(EvaluationGpu, GraphEqualsEager) {
         {"eval.rollouts=7", "eval.max_samples=300", "eval.batch_size=333"},
         {"eval.rollouts=7", "eval.max_samples=300", "eval.batch_size=333", "eval.early_halt=true", "eval.noise=0.02"},
         {"eval.rollouts=7", "eval.max_samples=300", "eval.batch_size=333", "eval.noisy_state=z_H", "model.start_std=1",
-         "model.path_noise=0.1", "model.damping=0.1"}}) {
+         "model.path_noise=0.1", "model.damping=0.1"},
+        {"eval.rollouts=7", "eval.max_samples=300", "eval.batch_size=333", "eval.noisy_state=z_H", "model.arch=urm",
+         "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true"}}) {
     tasks::NamedValues first;
     for (const char* graphs : {"runtime.cuda_graphs=false", "runtime.cuda_graphs=true"}) {
       std::vector<std::string> overrides{"runtime.device=cuda",

@@ -33,6 +33,8 @@ TEST(Evaluation, EarlyHaltStopsEachRowByTheModelsRule) {
   testing::check_answers(
       at::kCPU, /*early_halt=*/true,
       {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4"});
+  testing::check_answers(at::kCPU, /*early_halt=*/true,
+                         {"model.arch=urm", "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true"});
 }
 
 // A third of the cycles, two thirds, all; also where epochs give the length. An evaluation runs all of them.

@@ -164,12 +164,14 @@ TEST_P(RanksTest, ResumeWithOtherRanks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, RanksTest,
-    ::testing::Values(SplitCase{"plain", {}}, SplitCase{"accumulation", {"train.micro_batch_size=1"}},
-                      SplitCase{"pool", {"data.reference_semantics=false"}},
-                      SplitCase{"pool_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=2"}},
-                      SplitCase{"average", {"optim.ema=0.9", "optim.grad_clip=0.5"}},
-                      SplitCase{"trm", {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true"}},
-                      SplitCase{"settling", {"model.start_std=1", "model.path_noise=0.1", "model.damping=0.3"}}),
+    ::testing::Values(
+        SplitCase{"plain", {}}, SplitCase{"accumulation", {"train.micro_batch_size=1"}},
+        SplitCase{"pool", {"data.reference_semantics=false"}},
+        SplitCase{"pool_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=2"}},
+        SplitCase{"average", {"optim.ema=0.9", "optim.grad_clip=0.5"}},
+        SplitCase{"trm", {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true"}},
+        SplitCase{"urm", {"model.arch=urm", "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true"}},
+        SplitCase{"settling", {"model.start_std=1", "model.path_noise=0.1", "model.damping=0.3"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // The optimizer's work and state shared out (parallel.zero): the same training.

@@ -93,6 +93,13 @@ INSTANTIATE_TEST_SUITE_P(
                       {"precision.recursions=fp8", "ops.backend=reference", "model.arch=trm", "model.H_layers=0",
                        "model.H_cycles=2", "model.no_ACT_continue=true", "model.mlp_t=true", "model.pos_encodings=none",
                        "precision.fp8_amax_history=3"}},
+        ResumeVariant{
+            "urm",
+            {"model.arch=urm", "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true", "optim.ema=0.9"}},
+        ResumeVariant{"urm_settling_muon",
+                      {"model.arch=urm", "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true",
+                       "model.start_std=1", "model.damping=0.05", "model.path_noise=0.1", "optim.name=muon",
+                       "optim.lr=0.02", "model.depth_curriculum=true"}},
         ResumeVariant{"transformer",
                       {"model.arch=transformer", "model.H_layers=0", "model.H_cycles=1", "model.L_cycles=1"}}),
     [](const auto& info) { return info.param.name; });

@@ -122,7 +122,7 @@ constexpr double kLittleNoise = 0.02;  // rollouts of an untrained model still a
 
 // Stopping early: what the rule, applied to runs of 1, 2, ... segments, says. The puzzles of a call share few places.
 // Returns how many stopped after each number of segments.
-std::vector<int64_t> check_early_halt(SmallRun& run, int64_t rollouts) {
+std::vector<int64_t> check_early_halt(SmallRun& run, int64_t rollouts, int64_t asked, int64_t agreeing) {
   const std::vector<int64_t> examples = numbers(5, 40);
   const data::PuzzleBatch batch = testing::some_puzzles(run, 40);
   const int64_t K = rollouts, S = batch.inputs.size(1);
@@ -136,6 +136,7 @@ std::vector<int64_t> check_early_halt(SmallRun& run, int64_t rollouts) {
   tasks::RolloutOptions options = few(7 * K + K - 1, K);  // 7 places
   options.noise = kLittleNoise;
   options.early_halt = true;
+  options.agreeing = asked;
   options.call_puzzles = 40;
   RolloutEvaluator early(run.task.model(), options);
   std::vector<int64_t> stops(static_cast<size_t>(kSegments) + 1);
@@ -152,7 +153,7 @@ std::vector<int64_t> check_early_halt(SmallRun& run, int64_t rollouts) {
             const bool halt = now.q_halt[n][a].item<float>() > 0 && now.q_halt[n][b].item<float>() > 0;
             agree += halt && now.tokens[n][a].equal(now.tokens[n][b]);
           }
-          decided[a] = agree >= std::min<int64_t>(2, K);
+          decided[a] = agree >= agreeing;
         }
       }
       EXPECT_TRUE(got.decided[n].equal(decided.logical_or(decided.any().logical_not())));
@@ -184,11 +185,15 @@ TEST(RolloutsThatStopEarly, StopWhereTheRuleSays) {
       run.task.model().named_parameters()["q_head.bias"][0] -= second.q_halt.median();
       run.task.model().parameter_set().refresh_compute();
     }
-    for (const int64_t rollouts : {1, 2, 5}) {
-      const std::vector<int64_t> stops = check_early_halt(run, rollouts);
+    struct Case {
+      int64_t rollouts, asked, agreeing;
+    };
+    for (const auto& [rollouts, asked, agreeing] :
+         {Case{1, 0, 1}, Case{2, 0, 2}, Case{3, 0, 2}, Case{6, 0, 3}, Case{6, 1, 1}, Case{6, 4, 4}}) {
+      const std::vector<int64_t> stops = check_early_halt(run, rollouts, asked, agreeing);
       if (!more.empty()) continue;  // rollouts from random states hardly agree
       for (const size_t stop : {size_t{2}, size_t{3}, static_cast<size_t>(kSegments)}) {
-        EXPECT_GT(stops[stop], 0) << rollouts << " rollouts, segment " << stop;
+        EXPECT_GT(stops[stop], 0) << rollouts << " rollouts, " << agreeing << " agreeing, segment " << stop;
       }
     }
   }
@@ -209,6 +214,27 @@ TEST(RolloutsOfRandomStates, StartElsewhere) {
   EXPECT_LT((got.q_halt.select(1, 0) - want.output.q_halt).abs().max().item<double>(), 1e-4);
   for (int64_t k = 1; k < 4; ++k) {
     EXPECT_GT((got.q_halt.select(1, k) - got.q_halt.select(1, 0)).abs().min().item<double>(), 1e-6) << k;
+  }
+}
+
+// A model with one state reads noise on z_H, and none on z_L.
+TEST(RolloutsOfOneState, DifferByNoiseOnIt) {
+  SmallRun run(fresh_folder("runs"), {"precision.compute=fp32", "model.arch=urm", "model.H_layers=0",
+                                      "model.H_cycles=2", "model.no_ACT_continue=true"});
+  testing::make_q_values_differ(run);
+  models::PuzzleModel& model = run.task.model();
+  const data::PuzzleBatch batch = testing::some_puzzles(run, 6);
+  tasks::RolloutOptions options = few(24, 4);
+  options.noisy_state = config::NoisyState::z_L;
+  const auto equal = RolloutEvaluator(model, options).run(batch, numbers(0, 6));
+  options.noisy_state = config::NoisyState::z_H;
+  const auto got = RolloutEvaluator(model, options).run(batch, numbers(0, 6));
+  const auto want = objectives::act_evaluate(model, batch, kSegments);
+  EXPECT_TRUE(got.tokens.select(1, 0).equal(want.output.logits.argmax(-1).to(at::kInt)));
+  EXPECT_LT((got.q_halt.select(1, 0) - want.output.q_halt).abs().max().item<double>(), 1e-4);
+  for (int64_t k = 1; k < 4; ++k) {
+    EXPECT_GT((got.q_halt.select(1, k) - got.q_halt.select(1, 0)).abs().max().item<double>(), 1e-3) << k;
+    EXPECT_LT((equal.q_halt.select(1, k) - equal.q_halt.select(1, 0)).abs().max().item<double>(), 1e-4) << k;
   }
 }
 

@@ -34,7 +34,8 @@ TEST_F(WholeStepGpu, IsAsGoodAsTheReference) {
        {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=16"}},
       {"trm mlp",
        {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
-        "model.pos_encodings=none", "model.puzzle_emb_len=16"}}};
+        "model.pos_encodings=none", "model.puzzle_emb_len=16"}},
+      {"urm", {"model.arch=urm", "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true"}}};
   for (const auto& [name, model] : models) {
     const auto exact = stepped(model, {"ops.backend=reference", "precision.compute=fp32"});
     const auto reference = stepped(model, {"ops.backend=reference"});

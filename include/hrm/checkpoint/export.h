@@ -25,7 +25,8 @@ void export_safetensors(const std::vector<std::pair<std::string, at::Tensor>>& w
                         const std::filesystem::path& file, const std::string& prefix = kOfficialPrefix);
 
 // A state dict that Python's torch.load opens with its default settings, and with the default prefix the official code
-// loads. H_init and L_init become bfloat16, as that code computing in bfloat16 has them, where it loses nothing.
+// loads. H_init, L_init and init_hidden become bfloat16, as that code computing in bfloat16 has them, where it loses
+// nothing.
 void export_pt(const std::vector<std::pair<std::string, at::Tensor>>& weights, const std::filesystem::path& file,
                const std::string& prefix = kOfficialPtPrefix);
 

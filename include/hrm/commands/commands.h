@@ -87,7 +87,7 @@ struct GenerateOptions {
 int run_generate(const GenerateOptions& options);
 
 struct ImportOptions {
-  std::string from;                    // hrm, trm
+  std::string from;                    // hrm, trm, urm
   std::string path;                    // the official checkpoint file
   std::string config;                  // configuration that describes its model; empty: defaults and overrides
   std::vector<std::string> overrides;  // key.sub=value

@@ -10,10 +10,10 @@
 
 namespace hrm::config {
 
-enum class PuzzleArch { hrm, trm, transformer };
+enum class PuzzleArch { hrm, trm, transformer, urm };
 template <>
 struct EnumNames<PuzzleArch> {
-  static constexpr const char* kNames[] = {"hrm", "trm", "transformer"};
+  static constexpr const char* kNames[] = {"hrm", "trm", "transformer", "urm"};
 };
 
 // What tells the architectures apart; all else follows from the sizes. Rules, estimates and exports ask these.
@@ -22,13 +22,20 @@ struct PuzzleArchFacts {
   bool h_module = false;
   // A segment makes H_cycles times L_cycles updates of z_L, and H_cycles of z_H; otherwise one pass over the blocks.
   bool cycles = false;
+  // z_H is the only state: its updates take the place of those of z_L, and z_L is passed on unread.
+  bool one_state = false;
   // Only the last update of z_L and of z_H is differentiated; otherwise the last H cycle, or the one pass.
   bool one_step_gradient = false;
+  // Published names: the blocks are layers.N instead of L_level.layers.N, and init_hidden replaces H_init and L_init.
+  bool flat_names = false;
+  // The SwiGLU of a block convolves over positions (nn::SwiGLU), which needs blocks with attention.
+  bool convolution = false;
 };
 inline constexpr PuzzleArchFacts kPuzzleArchFacts[] = {
-    {.h_module = true, .cycles = true, .one_step_gradient = true},  // hrm
-    {.cycles = true},                                               // trm
-    {},                                                             // transformer
+    {.h_module = true, .cycles = true, .one_step_gradient = true},                 // hrm
+    {.cycles = true},                                                              // trm
+    {.one_state = true},                                                           // transformer
+    {.cycles = true, .one_state = true, .flat_names = true, .convolution = true},  // urm
 };
 static_assert(std::size(kPuzzleArchFacts) == std::size(EnumNames<PuzzleArch>::kNames));
 
@@ -71,7 +78,7 @@ struct ModelConfig {
   static void describe(F&& f) {
     f("arch", &ModelConfig::arch, Choice<PuzzleArch>{}, "",
       "hrm = Hierarchical Reasoning Model; trm = Tiny Recursive Model; transformer = a plain baseline that has "
-      "L_layers blocks");
+      "L_layers blocks; urm = Universal Reasoning Model, one state and a convolution in each SwiGLU");
     f("hidden_size", &ModelConfig::hidden_size, IntRange{2, 65536}, "", "width D that all blocks share");
     f("num_heads", &ModelConfig::num_heads, IntRange{1, 1024}, "heads",
       "attention heads, which must divide hidden_size",
@@ -83,12 +90,13 @@ struct ModelConfig {
     f("expansion", &ModelConfig::expansion, RealRange{0, 64, true}, "",
       "sets the SwiGLU width to expansion * D * 2/3, rounded up to a multiple of 256");
     f("H_cycles", &ModelConfig::H_cycles, IntRange{1, 1024}, "cycles",
-      "high-level cycles of one segment (transformer: 1)");
+      "high-level cycles of one segment (transformer: 1). urm differentiates the last one, as trm does");
     f("L_cycles", &ModelConfig::L_cycles, IntRange{1, 1024}, "cycles",
-      "low-level cycles in each high-level cycle (transformer: 1)");
+      "low-level cycles in each high-level cycle (transformer: 1). urm updates its one state in each");
     f("H_layers", &ModelConfig::H_layers, IntRange{0, 1024}, "blocks",
-      "blocks of the H module; 0 for trm and transformer, which have none");
-    f("L_layers", &ModelConfig::L_layers, IntRange{1, 1024}, "blocks", "blocks of the L module");
+      "blocks of the H module; 0 for all but hrm, which alone has one");
+    f("L_layers", &ModelConfig::L_layers, IntRange{1, 1024}, "blocks",
+      "blocks of the L module; for transformer and urm, all blocks");
     f("pos_encodings", &ModelConfig::pos_encodings, Choice<PositionEncoding>{}, "",
       "how positions are encoded: rope = rotary, learned = a learned vector per position");
     f("puzzle_emb_ndim", &ModelConfig::puzzle_emb_ndim, IntRange{-1, 1 << 20}, "",

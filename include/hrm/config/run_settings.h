@@ -189,7 +189,7 @@ struct EvalConfig {
       kSeveralRollouts);
     f("noisy_state", &EvalConfig::noisy_state, Choice<NoisyState>{}, "",
       "the state that rollouts add noise to: of z_L only the first update of a segment reads it, of z_H all updates of "
-      "the first cycle; model.arch transformer reads z_H alone",
+      "the first cycle; model.arch transformer and urm read z_H alone",
       Tasks{"puzzle"}, kSeveralRollouts);
     f("selector", &EvalConfig::selector, Choice<RolloutSelector>{}, "",
       "choose the rollout by: q = largest Q value; majority = most frequent answer; residual = smallest change of the "

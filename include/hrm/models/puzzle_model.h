@@ -1,6 +1,6 @@
 #pragma once
-// The model interface of the puzzle task: one ACT segment. HRM, TRM and the plain Transformer implement it. Shapes: B
-// rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
+// The model interface of the puzzle task: one ACT segment. HRM, TRM, URM and the plain Transformer implement it.
+// Shapes: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -58,8 +58,8 @@ class PuzzleModel : public torch::nn::Module {
 
   // Runs one segment from `carry`. `puzzle_rows`: (B, puzzle_emb_ndim) float32, the puzzle embeddings of the samples;
   // undefined if there are none. The caller gathers them, so that training can pass a leaf and read its gradient.
-  // Differentiable in gradient mode, by the model's own rule (HRM: one step; TRM: the last cycle). Runs on the current
-  // stream.
+  // Differentiable in gradient mode, by the model's own rule (HRM: one step; TRM and URM: the last cycle). Runs on the
+  // current stream.
   virtual SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows,
                                 const SegmentDraws& draws = {}) = 0;
 
@@ -69,7 +69,8 @@ class PuzzleModel : public torch::nn::Module {
   virtual at::Tensor q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows,
                               const SegmentDraws& draws = {});
 
-  // Rows of z_H and z_L for samples that start: H_init and L_init, (D) float32 buffers, not trained.
+  // Rows of z_H and z_L for samples that start: H_init and L_init, (D) float32 buffers, not trained. URM: both are the
+  // buffer init_hidden.
   const at::Tensor& H_init() const { return H_init_; }
   const at::Tensor& L_init() const { return L_init_; }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The common part of HRM, TRM and the plain Transformer: the input embedding before the recursion and the heads after
-// it. Shapes: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
+// The common part of HRM, TRM, URM and the plain Transformer: the input embedding before the recursion and the heads
+// after it. Shapes: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
 
 #include <ATen/core/Tensor.h>
 
@@ -24,10 +24,12 @@ class PuzzleNetwork : public PuzzleModel {
   at::Tensor embed_inputs(const at::Tensor& inputs, const at::Tensor& puzzle_rows) const;
 
  protected:
-  // Registers embed_tokens, embed_pos, puzzle_emb, lm_head, q_head, H_init and L_init.
+  // Registers embed_tokens, embed_pos, puzzle_emb, lm_head, q_head, H_init and L_init. With flat names init_hidden is
+  // both H_init and L_init.
   PuzzleNetwork(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device);
 
-  // Registers a recurrent module of `layers` blocks under its official name.
+  // Registers a recurrent module of `layers` blocks under its official name. With flat names its blocks are NAME.0,
+  // NAME.1, ..., otherwise NAME.layers.0 and so on.
   std::shared_ptr<nn::ReasoningModule> make_level(const std::string& name, int64_t layers);
 
   // Whether updates are damped or noisy.

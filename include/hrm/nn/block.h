@@ -1,5 +1,5 @@
 #pragma once
-// The block of HRM and TRM, and the recurrent module built from it.
+// The block of HRM, TRM and URM, and the recurrent module built from it.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -21,7 +21,8 @@ struct BlockSizes {
   int64_t heads = 0;
   double expansion = 4;
   double rms_norm_eps = 1e-5;
-  bool mlp_t = false;  // mix positions with a SwiGLU over them instead of attention
+  bool mlp_t = false;        // mix positions with a SwiGLU over them instead of attention
+  bool convolution = false;  // of the SwiGLU over the width
 };
 
 // Post-norm: h = rms(h + mix(h)); h = rms(h + mlp(h)), with a parameter-free RMSNorm. mix is self_attn. With mlp_t it
@@ -35,8 +36,8 @@ class Block : public torch::nn::Module, public HasGradientGroup {
   at::Tensor forward_add(const at::Tensor& h, const at::Tensor& addend) const;
   // Position 0 of forward(h), (B, D).
   at::Tensor forward_first(const at::Tensor& h) const;
-  // forward(h) with fp8 GEMMs, without gradient. h8: h in e4m3 under h_slot; both are unused with mlp_t. Returns the
-  // output, and also its e4m3 version if fp8.output is defined.
+  // forward(h) with fp8 GEMMs, without gradient and without a convolution. h8: h in e4m3 under h_slot; both are unused
+  // with mlp_t. Returns the output, and also its e4m3 version if fp8.output is defined.
   std::tuple<at::Tensor, at::Tensor> forward_fp8(const at::Tensor& h, const at::Tensor& h8, const at::Tensor& h_slot,
                                                  const Fp8Block& fp8) const;
 
@@ -59,10 +60,12 @@ class Block : public torch::nn::Module, public HasGradientGroup {
   int gradient_group_ = GradientReady::kNoGroup;
 };
 
-// forward(h, injection) applies the blocks in order to h + injection. Submodules: layers.0, layers.1, ...
+// forward(h, injection) applies the blocks in order to h + injection. Submodules: layers.0, layers.1, ...; if `flat`
+// 0, 1, ...
 class ReasoningModule : public torch::nn::Module {
  public:
-  ReasoningModule(int64_t layers, const BlockSizes& sizes, const RotaryTable& rotary, at::Device device);
+  ReasoningModule(int64_t layers, const BlockSizes& sizes, const RotaryTable& rotary, at::Device device,
+                  bool flat = false);
 
   at::Tensor forward(const at::Tensor& h, const at::Tensor& injection) const;  // (B, L, D) each
   // Position 0 of forward(), (B, D). The last block skips the work that only other positions need.

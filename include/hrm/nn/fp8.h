@@ -49,7 +49,8 @@ class Fp8Recursions : public Stateful {
 
   // Finds the ReasoningModules of `model` and gives each its Fp8Level, which recur() uses while active. Build the
   // model's ParameterSet first. `history`: number of past steps that a scale follows; `margin`: see
-  // ops::fp8_update_scales_. Starts inactive, with all scales 1 and no steps counted.
+  // ops::fp8_update_scales_. Starts inactive, with all scales 1 and no steps counted. Throws Error(unexpected) if there
+  // are no such modules, or if a block has a convolution.
   Fp8Recursions(torch::nn::Module& model, int64_t history, double margin);
 
   // Selects fp8 for the recursions. If false, they use the compute dtype, as if there were no Fp8Recursions.

@@ -20,7 +20,8 @@ at::Tensor attention_sub_block(const at::Tensor& h, const Attention& attention, 
 at::Tensor attention_first_position(const at::Tensor& h, const Attention& attention, double eps);
 
 // y = rms(h + down_proj(silu(gate) * up)), [gate, up] = gate_up_proj(h). Saved: h 1, gate_up 2 I / D, the hidden
-// activation I / D, y 1.
+// activation I / D, y 1. With a convolution the gate passes through it (hrm/ops/conv_swiglu.h), h must be (B, L, D),
+// and the same is saved.
 at::Tensor mlp_sub_block(const at::Tensor& h, const SwiGLU& mlp, double eps);
 
 // y + addend, without gradient. addend (..., D), shaped like h.

@@ -29,7 +29,7 @@ struct GroupDefaults {
   bool decay_vectors = true;                // false: vectors and scalars (norms, biases) do not decay
   std::vector<std::string> undecayed = {};  // globs of other parameters without decay
   // Globs of embeddings and output heads. Muon leaves them, and all vectors and scalars, to AdamW.
-  std::vector<std::string> not_matrices = {"*embed*", "*lm_head*", "*q_head*"};
+  std::vector<std::string> not_matrices = {"*embed*", "*lm_head*", "*q_head*", "*dwconv*"};
   // Parameters that stack this many matrices along dimension 0, by name.
   std::map<std::string, int64_t> stacks = {};
 };

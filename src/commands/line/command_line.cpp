@@ -131,8 +131,10 @@ void add_solve(CLI::App& app, Action& action) {
                   "number of reasoning segments, which may exceed that of training (default: as trained)")
       ->type_name("N")
       ->check(CLI::Range(1, 65535));
-  sub->add_flag("--early-halt", o->early_halt,
-                "stop each puzzle when the model's own rule halts it; with rollouts, two of them with the same answer")
+  sub->add_flag(
+         "--early-halt", o->early_halt,
+         "stop each puzzle when the model's own rule halts it, or so many of its rollouts with the same answer as "
+         "eval.agreeing_rollouts of the run says")
       ->excludes("--watch");
   CLI::Option* rollouts = sub->add_option("--rollouts", o->rollouts,
                                           "runs of each puzzle, all but the first with noise; one answer is chosen")
@@ -282,11 +284,11 @@ void add_config(CLI::App& app, Action& action) {
 }
 
 void add_import(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("import", "make a run folder from an official HRM or TRM checkpoint");
+  CLI::App* sub = app.add_subcommand("import", "make a run folder from an official HRM, TRM or URM checkpoint");
   auto o = std::make_shared<commands::ImportOptions>();
   sub->add_option("--from", o->from, "which official code wrote the checkpoint")
       ->required()
-      ->check(CLI::IsMember({"hrm", "trm"}));
+      ->check(CLI::IsMember({"hrm", "trm", "urm"}));
   sub->add_option("path", o->path, "checkpoint file that torch.save wrote")->type_name("FILE")->required();
   sub->add_option("--config", o->config, "configuration that describes the checkpoint's model")->type_name("FILE");
   sub->add_option("--out", o->out, "run folder to create")->type_name("DIR")->required();

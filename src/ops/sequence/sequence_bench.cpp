@@ -48,7 +48,22 @@ BenchCall sum_rows(const BenchShape& s, at::Device device, at::ScalarType dtype)
            IValue(), IValue()}};
 }
 
+BenchCall conv_swiglu(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {
+      {random.activations({s.batch, s.length(), 2 * s.inner}), random.floats({s.inner, 2}), random.floats({s.inner})}};
+}
+
+BenchCall conv_swiglu_backward(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  BenchCall call = conv_swiglu(s, device, dtype);
+  call.arguments.insert(call.arguments.begin(), Random{device, dtype}.activations({s.batch, s.length(), s.inner}));
+  call.arguments.emplace_back(true);
+  return call;
+}
+
 const KernelGroups kGroups{
+    {"ConvSwiglu", "SwiGLU"},
+    {"conv_swiglu", "SwiGLU"},
     {"SumRows", "rows of shared tokens"},
     {"sum_rows", "rows of shared tokens"},
 };
@@ -60,6 +75,8 @@ std::vector<BenchOp> sequence_cases() {
       {"hrm::ssd_scan", ssd_scan},
       {"hrm::ssd_scan_backward", ssd_scan_backward},
       {"hrm::sum_rows", sum_rows},
+      {"hrm::conv_swiglu", conv_swiglu},
+      {"hrm::conv_swiglu_backward", conv_swiglu_backward},
   };
 }
 

@@ -21,7 +21,10 @@ BlockPasses block_passes(const config::ModelConfig& m, bool second_forward) {
   const auto d = [](int64_t n) { return static_cast<double>(n); };
   double all = 0, recorded = 0;
   const config::PuzzleArchFacts& arch = m.facts();
-  if (arch.cycles) {
+  if (arch.cycles && arch.one_state) {
+    recorded = d(m.L_cycles) * d(m.L_layers);
+    all = d(m.H_cycles) * recorded;
+  } else if (arch.cycles) {
     const double of_l = d(m.L_cycles) * d(m.L_layers), of_h = d(arch.h_module ? m.H_layers : m.L_layers);
     all = d(m.H_cycles) * (of_l + of_h);
     recorded = arch.one_step_gradient ? d(m.L_layers) + of_h : of_l + of_h;
@@ -58,7 +61,7 @@ PuzzleSizes puzzle_sizes(const PlanInput& in, const models::PuzzleModelDims& dim
                       in.config.ops.attention == config::AttentionChoice::automatic;
   // The sizes that our kernels take (ops/mixing, ops/linear); F is a multiple of 256.
   const bool hopper = half && in.gpu.capability == 90;
-  s.fused_gate = hopper && m.hidden_size % 64 == 0;
+  s.fused_gate = hopper && m.hidden_size % 64 == 0 && !m.facts().convolution;
   s.fused_gate8 = hopper;
   s.fused_norm = hopper && (m.hidden_size == 256 || m.hidden_size == 512);
   s.fp8 = in.config.precision.recursions == config::RecursionPrecision::fp8;

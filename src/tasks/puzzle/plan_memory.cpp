@@ -20,6 +20,8 @@ class StepWalk {
   Ledger run() {
     if (m_.facts().one_step_gradient) {
       one_step_forward();
+    } else if (m_.facts().cycles && m_.facts().one_state) {
+      one_state_forward();
     } else if (m_.facts().cycles) {
       whole_cycle_forward();
     } else {
@@ -196,6 +198,26 @@ class StepWalk {
     ledger_.give(2 * s_.unit);  // injection, embedded input
   }
 
+  // `times` updates of the one state without gradient; holds the last one when it returns.
+  void one_state_recursion(int64_t times) {
+    for (int64_t i = 0; i < times; ++i) {
+      level_plain(m_.L_layers, true);
+      if (i > 0) ledger_.give(s_.unit);
+    }
+  }
+
+  void one_state_forward() {
+    ledger_.moment = "recursions";
+    embed();
+    const int64_t plain = (m_.H_cycles - 1) * m_.L_cycles;
+    one_state_recursion(plain);
+    for (int64_t l = 0; l < m_.L_cycles; ++l) {
+      level_forward(m_.L_layers, "recorded forward pass");
+      if (l == 0 && plain > 0) ledger_.give(s_.unit);  // later states are kept for the backward pass
+    }
+    ledger_.give(s_.unit);  // the embedded input
+  }
+
   void plain_cycle(bool& own_H, bool& own_L, bool recursion) {
     ledger_.take(s_.unit);
     for (int64_t l = 0; l <= m_.L_cycles; ++l) {
@@ -221,6 +243,9 @@ class StepWalk {
       own_L = true;
       level_plain(h_layers_, true, 1);
       ledger_.give(s_.unit);
+    } else if (m_.facts().cycles && m_.facts().one_state) {
+      one_state_recursion(m_.H_cycles * m_.L_cycles);
+      own_H = true;
     } else if (m_.facts().cycles) {
       for (int64_t h = 0; h < m_.H_cycles; ++h) plain_cycle(own_H, own_L, h + 1 < m_.H_cycles);
     } else {

@@ -61,6 +61,8 @@ void check_model(const Checker& check, const ModelConfig& m) {
     check.require(!m.mlp_t, check.at("model.mlp_t"), ", but ", check.at("model.arch"),
                   " is the attention baseline; set model.mlp_t to false, or model.arch to trm");
   }
+  check.require(!m.mlp_t || !m.facts().convolution, check.at("model.mlp_t"), ", but ", check.at("model.arch"),
+                " mixes positions by attention and a convolution; set model.mlp_t to false, or model.arch to trm");
   check.require(m.puzzle_emb_ndim != 0 || m.puzzle_emb_len == 0, check.at("model.puzzle_emb_len"),
                 " reserves slots for a puzzle embedding, but ", check.at("model.puzzle_emb_ndim"),
                 " means that there is none; set model.puzzle_emb_len to 0");
@@ -96,6 +98,8 @@ void check_recursions(const Checker& check, const Config& c) {
                 "; set precision.compute to bf16, or precision.recursions to same");
   if (c.precision.recursions == RecursionPrecision::fp8) {
     const ModelConfig& m = c.model;
+    check.require(!m.facts().convolution, check.at("precision.recursions"), " has no kernel for the convolution of ",
+                  check.at("model.arch"), "; set precision.recursions to same");
     // Of a one-step gradient also the whole pass for the target of Q learning.
     const bool recurs = m.facts().one_step_gradient
                             ? m.H_cycles * m.L_cycles > 1 || (!m.no_ACT_continue && m.halt_max_steps > 1)
@@ -113,8 +117,8 @@ void check_puzzle(const Checker& check) {
   check_data(check, c.data);
   check_model(check, c.model);
   check_recursions(check, c);
-  check.require(c.eval.rollouts == 1 || c.model.arch != PuzzleArch::transformer ||
-                    c.eval.noisy_state == NoisyState::z_H || c.model.start_std > 0,
+  check.require(c.eval.rollouts == 1 || !c.model.facts().one_state || c.eval.noisy_state == NoisyState::z_H ||
+                    c.model.start_std > 0,
                 check.at("eval.noisy_state"), " is not read by ", check.at("model.arch"),
                 ", so all rollouts would be equal; set eval.noisy_state to z_H");
   check.require(c.eval.rollouts == 1 || c.eval.noise > 0 || c.model.start_std > 0 || c.model.path_noise > 0,
@@ -129,6 +133,8 @@ void check_puzzle(const Checker& check) {
       c.eval.rollouts == 1 || !c.eval.early_halt || c.eval.batch_size == 0 || c.eval.batch_size >= c.eval.rollouts,
       check.at("eval.batch_size"), " has no room for all rollouts of a puzzle, which ", check.at("eval.early_halt"),
       " stops together; set eval.batch_size to at least ", c.eval.rollouts);
+  check.require(c.eval.agreeing_rollouts <= c.eval.rollouts, check.at("eval.agreeing_rollouts"), " is more than ",
+                check.at("eval.rollouts"), "; set it to ", c.eval.rollouts, " at most");
 }
 
 }  // namespace
