@@ -5,12 +5,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "hrm/config/config.h"
 #include "hrm/data/batch.h"
 #include "hrm/models/puzzle_model.h"
-#include "hrm/runtime/async_read.h"
 #include "hrm/runtime/captured_step.h"
 
 namespace hrm::tasks {
@@ -27,6 +27,8 @@ struct PuzzleEvaluatorOptions {
   uint64_t seed = 0;      // of random states, where the model has them
 };
 
+class HaltingSlots;
+
 class PuzzleEvaluator {
  public:
   // What a row's last segment gave. Views of tensors that the next call overwrites. N = rows of the call.
@@ -40,6 +42,9 @@ class PuzzleEvaluator {
   // `model` must live as long as the evaluator, which may be kept while the model continues training: its graphs read
   // the weights where they stand.
   PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluatorOptions& options);
+  ~PuzzleEvaluator();
+  PuzzleEvaluator(const PuzzleEvaluator&) = delete;
+  PuzzleEvaluator& operator=(const PuzzleEvaluator&) = delete;
 
   // Runs the first `valid_rows` rows of `batch` (on the host or the device) from fresh carries, by the weights as they
   // are now. A model with active fp8 recursions needs an nn::Fp8Evaluation that lives meanwhile; Error(unexpected).
@@ -52,18 +57,15 @@ class PuzzleEvaluator {
   models::SegmentOutput advance(int64_t rows, const at::Tensor& inputs, const at::Tensor& identifiers,
                                 const at::Tensor& keys, const at::Tensor& done);
   void segment(int64_t rows);
-  void refill(int64_t rows);
   void segment_early_halt(int64_t rows);
   bool fp8_active() const;
   void run_segment(int64_t rows);
   Answers run_all(int64_t valid);
   Answers run_early_halt(int64_t valid);
-  void shrink(int64_t rows, int64_t smaller);
 
   models::PuzzleModel& model_;
   PuzzleEvaluatorOptions options_;
   CapturedStep captured_;
-  AsyncReader reader_;
 
   // Static: B rows run at a time, of N in the call (N = B without early_halt). Smaller batches use the first of them.
   models::Carry carry_;
@@ -72,12 +74,7 @@ class PuzzleEvaluator {
   at::Tensor steps_;                 // (B) int32
   // As in Answers, N rows; with early_halt one more, where places without a row leave theirs.
   at::Tensor logits_, q_halt_, q_continue_, answered_steps_;
-  // early_halt
-  at::Tensor running_;  // (B) bool: the place has a row that has not halted
-  at::Tensor row_;      // (B) int64: which row of the call it is
-  at::Tensor next_;     // 0-dim int64: the first row of the call that has had no place yet
-  at::Tensor rows_;     // 0-dim int64: of the call
-  at::Tensor left_;     // 0-dim int64: rows that have not halted, running or not
+  std::unique_ptr<HaltingSlots> slots_;  // with early_halt
 };
 
 // The smallest batch for `left` running rows: powers of two and three quarters of them, so that few shapes occur.

@@ -6,12 +6,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "hrm/config/config.h"
 #include "hrm/data/batch.h"
 #include "hrm/models/puzzle_model.h"
-#include "hrm/runtime/async_read.h"
 #include "hrm/runtime/captured_step.h"
 
 namespace hrm::tasks {
@@ -33,6 +33,8 @@ struct RolloutOptions {
   int64_t call_puzzles = 0;  // with early_halt: puzzles that one call takes at most, if more than rows / K
 };
 
+class HaltingSlots;
+
 class RolloutEvaluator {
  public:
   // After the last segment. N puzzles, K rollouts, S cells; on the model's device.
@@ -48,6 +50,9 @@ class RolloutEvaluator {
 
   // `model` must live as long.
   RolloutEvaluator(models::PuzzleModel& model, const RolloutOptions& options);
+  ~RolloutEvaluator();
+  RolloutEvaluator(const RolloutEvaluator&) = delete;
+  RolloutEvaluator& operator=(const RolloutEvaluator&) = delete;
 
   // Runs all rollouts of the first `valid_rows` puzzles of `batch` (on the host or the device). `examples`: a number
   // for each puzzle, below 2^32, that its noise depends on; the batch it stands in does not matter. Queues device work
@@ -67,12 +72,10 @@ class RolloutEvaluator {
   Answers run_early_halt(const Call& call, bool fp8);
   void refill(int64_t places);
   void finish(int64_t places);
-  void shrink(int64_t places, int64_t smaller);
 
   models::PuzzleModel& model_;
   RolloutOptions options_;
   CapturedStep captured_;
-  AsyncReader reader_;
   // Static: R rows that run at a time.
   models::Carry carry_;
   at::Tensor inputs_, identifiers_;      // (R, S), (R) int32
@@ -84,8 +87,7 @@ class RolloutEvaluator {
   // Static, with early_halt: R / K places, each for the rollouts of one puzzle of the call.
   at::Tensor all_inputs_, all_identifiers_, all_keys_;  // (N, S), (N) int32, (N) int64
   Answers found_;                                       // N + 1 puzzles; the last is for places without a puzzle
-  at::Tensor running_, puzzle_;                         // (R / K) bool: the place has a puzzle; int64: which
-  at::Tensor next_, count_, left_;  // 0-dim int64: the first puzzle without a place yet, all, those that go on
+  std::unique_ptr<HaltingSlots> slots_;
 };
 
 // (N) int64: which rollout of each puzzle is chosen. q: the largest Q value. residual: the smallest residual. settled:

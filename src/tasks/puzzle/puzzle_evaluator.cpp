@@ -5,6 +5,7 @@
 #include "hrm/base/error.h"
 #include "hrm/objectives/act.h"
 #include "hrm/runtime/nvtx.h"
+#include "tasks/puzzle/halting_slots.h"
 
 namespace hrm::tasks {
 namespace {
@@ -53,13 +54,10 @@ PuzzleEvaluator::PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluat
   q_continue_ = at::zeros({answers}, floats);
   answered_steps_ = at::zeros({answers}, ints);
   if (!options.early_halt) return;
-  const auto longs = ints.dtype(at::kLong);
-  running_ = at::zeros({B}, ints.dtype(at::kBool));
-  row_ = at::zeros({B}, longs);
-  next_ = at::zeros({}, longs);
-  rows_ = at::zeros({}, longs);
-  left_ = at::zeros({}, longs);
+  slots_ = std::make_unique<HaltingSlots>(B, inputs_.device());
 }
+
+PuzzleEvaluator::~PuzzleEvaluator() = default;
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run(const data::PuzzleBatch& batch, const std::vector<int64_t>& examples) {
   const at::NoGradGuard no_grad;
@@ -111,38 +109,23 @@ void PuzzleEvaluator::segment(int64_t rows) {
   part(answered_steps_).add_(1);
 }
 
-// The next rows of the call take the places whose row has halted, in the order of the places.
-void PuzzleEvaluator::refill(int64_t rows) {
-  const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, rows); };
-  const at::Tensor running = part(running_), row = part(row_);
-  const at::Tensor free = running.logical_not();
-  const at::Tensor candidate = at::cumsum(free, 0) - 1 + next_;
-  const at::Tensor taken = free.logical_and(candidate.lt(rows_));
-  row.copy_(at::where(taken, candidate, row));
-  model_.start_rows({part(carry_.z_H), part(carry_.z_L)}, taken, keys_.defined() ? keys_.index_select(0, row) : keys_,
-                    options_.seed);
-  part(steps_).masked_fill_(taken, 0);
-  running.logical_or_(taken);
-  next_.add_(taken.sum());
-}
-
 // A place without a row computes, too, and leaves its answers in the row behind the last.
 void PuzzleEvaluator::segment_early_halt(int64_t rows) {
-  refill(rows);
-  const at::Tensor running = running_.narrow(0, 0, rows), row = row_.narrow(0, 0, rows),
-                   steps = steps_.narrow(0, 0, rows);
-  const models::SegmentOutput out = advance(rows, inputs_.index_select(0, row), identifiers_.index_select(0, row),
-                                            keys_.defined() ? keys_.index_select(0, row) : keys_, steps);
-  steps.add_(running);
+  const at::Tensor taken = slots_->refill(rows), row = slots_->row(rows), steps = steps_.narrow(0, 0, rows);
+  const at::Tensor keys = keys_.defined() ? keys_.index_select(0, row) : keys_;
+  model_.start_rows({carry_.z_H.narrow(0, 0, rows), carry_.z_L.narrow(0, 0, rows)}, taken, keys, options_.seed);
+  steps.masked_fill_(taken, 0);
+  const models::SegmentOutput out =
+      advance(rows, inputs_.index_select(0, row), identifiers_.index_select(0, row), keys, steps);
+  steps.add_(slots_->running(rows));
   // Of each row the last segment's answers stay.
-  const at::Tensor to = at::where(running, row, at::scalar_tensor(options_.call_rows, row.options()));
+  const at::Tensor to = slots_->row_or(rows, options_.call_rows);
   logits_.index_copy_(0, to, out.logits);
   q_halt_.index_copy_(0, to, out.q_halt);
   q_continue_.index_copy_(0, to, out.q_continue);
   answered_steps_.index_copy_(0, to, steps);
   const at::Tensor goes_on = model_.config().no_ACT_continue ? out.q_halt.le(0) : out.q_halt.le(out.q_continue);
-  running.logical_and_(goes_on).logical_and_(steps.lt(options_.segments));
-  left_.copy_(running.sum() + rows_ - next_);
+  slots_->finish(rows, goes_on.logical_and(steps.lt(options_.segments)));
 }
 
 bool PuzzleEvaluator::fp8_active() const {
@@ -174,37 +157,12 @@ PuzzleEvaluator::Answers PuzzleEvaluator::run_all(int64_t valid) {
 }
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run_early_halt(int64_t valid) {
-  running_.zero_();
-  row_.zero_();
-  next_.zero_();
-  rows_.fill_(valid);
-  int64_t rows = std::min(options_.batch_size, evaluation_bucket(valid));
-  for (int64_t i = 0;; ++i) {
-    run_segment(rows);
-    reader_.push(i, left_.reshape({1}));
-    // The count of the segment before is there while this one runs, so the device does not wait for the host.
-    if (reader_.pending() < 2) continue;
-    const auto left = static_cast<int64_t>(reader_.pop(/*wait=*/true)->values[0]);
-    if (left == 0) break;
-    const int64_t smaller = evaluation_bucket(left);
-    if (smaller < rows) {
-      shrink(rows, smaller);
-      rows = smaller;
-    }
-  }
-  while (reader_.pending() > 0) reader_.pop(/*wait=*/true);
+  slots_->run(
+      valid, [&](int64_t rows) { return std::min(options_.batch_size, evaluation_bucket(rows)); },
+      [&](int64_t rows) { run_segment(rows); },
+      [&](const at::Tensor& kept) { move_to_front(kept, {carry_.z_H, carry_.z_L, steps_}); });
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, valid); };
   return {part(logits_), part(q_halt_), part(q_continue_), part(answered_steps_)};
-}
-
-// Makes the batch of `rows` places one of `smaller`: all whose row runs, in their order, and the first of the others.
-void PuzzleEvaluator::shrink(int64_t rows, int64_t smaller) {
-  const at::Tensor idle = running_.narrow(0, 0, rows).logical_not().to(at::kInt);
-  const at::Tensor kept =
-      std::get<1>(at::sort(idle, /*stable=*/std::optional<bool>(true), /*dim=*/0)).narrow(0, 0, smaller);
-  for (at::Tensor* t : {&carry_.z_H, &carry_.z_L, &steps_, &running_, &row_}) {
-    t->narrow(0, 0, smaller).copy_(t->index_select(0, kept));
-  }
 }
 
 }  // namespace hrm::tasks

@@ -10,6 +10,7 @@
 #include "hrm/ops/state_noise.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/puzzle_evaluator.h"
+#include "tasks/puzzle/halting_slots.h"
 
 namespace hrm::tasks {
 namespace {
@@ -94,12 +95,10 @@ RolloutEvaluator::RolloutEvaluator(models::PuzzleModel& model, const RolloutOpti
             .settled = at::zeros({N + 1, K}, ints),
             .segments = at::zeros({N + 1}, ints),
             .decided = at::zeros({N + 1, K}, bools)};
-  running_ = at::zeros({places}, bools);
-  puzzle_ = at::zeros({places}, longs);
-  next_ = at::zeros({}, longs);
-  count_ = at::zeros({}, longs);
-  left_ = at::zeros({}, longs);
+  slots_ = std::make_unique<HaltingSlots>(places, inputs_.device());
 }
+
+RolloutEvaluator::~RolloutEvaluator() = default;
 
 // Gives the first `rows` rows a rollout of a puzzle of the call: `puzzles`, `rollouts` (rows) int64.
 void RolloutEvaluator::load(int64_t rows, const Call& call, const at::Tensor& puzzles, const at::Tensor& rollouts) {
@@ -221,28 +220,21 @@ RolloutEvaluator::Answers RolloutEvaluator::run_all(const Call& call, bool fp8) 
           answers.settled.view({N, K}), answers.segments};
 }
 
-// The next puzzles of the call take the places whose puzzle has stopped, in the order of the places.
+// The next puzzles of the call take the places whose puzzle has stopped.
 void RolloutEvaluator::refill(int64_t places) {
   const int64_t K = options_.rollouts, rows = places * K;
-  const at::Tensor running = running_.narrow(0, 0, places), puzzle = puzzle_.narrow(0, 0, places);
-  const at::Tensor free = running.logical_not();
-  const at::Tensor candidate = at::cumsum(free, 0) - 1 + next_;
-  const at::Tensor taken = free.logical_and(candidate.lt(count_));
-  puzzle.copy_(at::where(taken, candidate, puzzle));
+  const at::Tensor taken = slots_->refill(places), puzzle = slots_->row(places);
   load(rows, {all_inputs_, all_identifiers_, all_keys_}, repeated(puzzle, K),
        at::arange(rows, puzzle.options()).remainder(K));
   start(rows, repeated(taken, K));
-  running.logical_or_(taken);
-  next_.add_(taken.sum());
 }
 
 // Keeps what the rollouts of each place have now, and stops those that are decided.
 void RolloutEvaluator::finish(int64_t places) {
   const int64_t K = options_.rollouts, rows = places * K;
-  const at::Tensor running = running_.narrow(0, 0, places), puzzle = puzzle_.narrow(0, 0, places);
   const auto by_place = [&](const at::Tensor& t) { return t.narrow(0, 0, rows).unflatten(0, {places, K}); };
   // A place without a puzzle computes, too, and leaves its answers behind the last.
-  const at::Tensor to = at::where(running, puzzle, at::scalar_tensor(options_.call_puzzles, puzzle.options()));
+  const at::Tensor to = slots_->row_or(places, options_.call_puzzles);
   const at::Tensor segments = by_place(segments_).select(1, 0);
   found_.tokens.index_copy_(0, to, by_place(tokens_));
   found_.q_halt.index_copy_(0, to, by_place(q_halt_));
@@ -253,8 +245,7 @@ void RolloutEvaluator::finish(int64_t places) {
   const at::Tensor agree = agreement(by_place(tokens_), halts).ge(options_.agreeing).logical_and(halts);  // (places, K)
   const at::Tensor stops = agree.any(1);
   found_.decided.index_copy_(0, to, agree.logical_or(stops.logical_not().unsqueeze(1)));
-  running.logical_and_(stops.logical_not()).logical_and_(segments.lt(options_.segments));
-  left_.copy_(running.sum() + count_ - next_);
+  slots_->finish(places, stops.logical_not().logical_and(segments.lt(options_.segments)));
 }
 
 RolloutEvaluator::Answers RolloutEvaluator::run_early_halt(const Call& call, bool fp8) {
@@ -264,51 +255,24 @@ RolloutEvaluator::Answers RolloutEvaluator::run_early_halt(const Call& call, boo
   all_inputs_.narrow(0, 0, N).copy_(call.inputs);
   all_identifiers_.narrow(0, 0, N).copy_(call.identifiers);
   all_keys_.narrow(0, 0, N).copy_(call.keys);
-  running_.zero_();
-  puzzle_.zero_();
-  next_.zero_();
-  count_.fill_(N);
-  const auto places_for = [&](int64_t puzzles) {
-    return std::min(all, std::max<int64_t>(evaluation_bucket(puzzles * K) / K, 1));
-  };
   const std::vector<at::Tensor> fixed{all_inputs_, all_identifiers_, all_keys_, carry_.z_H, carry_.z_L};
-  int64_t places = places_for(N);
-  for (int64_t i = 0;; ++i) {
-    captured_.run({places, fp8}, fixed, [this, places] {
-      refill(places);
-      segment(places * options_.rollouts);
-      finish(places);
-    });
-    reader_.push(i, left_.reshape({1}));
-    // The count of the segment before is there while this one runs, so the device does not wait for the host.
-    if (reader_.pending() < 2) continue;
-    const auto left = static_cast<int64_t>(reader_.pop(/*wait=*/true)->values[0]);
-    if (left == 0) break;
-    const int64_t smaller = places_for(left);
-    if (smaller < places) {
-      shrink(places, smaller);
-      places = smaller;
-    }
-  }
-  while (reader_.pending() > 0) reader_.pop(/*wait=*/true);
+  slots_->run(
+      N, [&](int64_t puzzles) { return std::min(all, std::max<int64_t>(evaluation_bucket(puzzles * K) / K, 1)); },
+      [&](int64_t places) {
+        captured_.run({places, fp8}, fixed, [this, places] {
+          refill(places);
+          segment(places * options_.rollouts);
+          finish(places);
+        });
+      },
+      [&](const at::Tensor& kept) {
+        const at::Tensor rows = (kept.unsqueeze(1) * K + at::arange(K, kept.options())).reshape(-1);
+        move_to_front(rows, {carry_.z_H, carry_.z_L, segments_, logits_, tokens_, settled_});
+        move_to_front(rows, {changes_}, /*dim=*/1);
+      });
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, N); };
   return {part(found_.tokens),  part(found_.q_halt),   part(found_.residual),
           part(found_.settled), part(found_.segments), part(found_.decided)};
-}
-
-// Makes the batch of `places` places one of `smaller`: all whose puzzle runs, in their order, and the first of the
-// others. What a place without a puzzle had is not needed.
-void RolloutEvaluator::shrink(int64_t places, int64_t smaller) {
-  const int64_t K = options_.rollouts;
-  const at::Tensor idle = running_.narrow(0, 0, places).logical_not().to(at::kInt);
-  const at::Tensor kept =
-      std::get<1>(at::sort(idle, /*stable=*/std::optional<bool>(true), /*dim=*/0)).narrow(0, 0, smaller);
-  const at::Tensor rows = (kept.unsqueeze(1) * K + at::arange(K, kept.options())).reshape(-1);
-  for (at::Tensor* t : {&running_, &puzzle_}) t->narrow(0, 0, smaller).copy_(t->index_select(0, kept));
-  for (at::Tensor* t : {&carry_.z_H, &carry_.z_L, &segments_, &logits_, &tokens_, &settled_}) {
-    t->narrow(0, 0, smaller * K).copy_(t->index_select(0, rows));
-  }
-  changes_.narrow(1, 0, smaller * K).copy_(changes_.index_select(1, rows));
 }
 
 at::Tensor choose_rollouts(const RolloutEvaluator::Answers& answers, config::RolloutSelector selector) {
