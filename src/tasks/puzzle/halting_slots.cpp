@@ -71,8 +71,7 @@ void HaltingSlots::run(int64_t rows, const std::function<int64_t(int64_t)>& plac
 // Keeps all places with a row, in their order, and the first of the others.
 at::Tensor HaltingSlots::shrink(int64_t places, int64_t smaller) {
   const at::Tensor idle = running(places).logical_not().to(at::kInt);
-  at::Tensor kept =
-      std::get<1>(at::sort(idle, /*stable=*/std::optional<bool>(true), /*dim=*/0)).narrow(0, 0, smaller);
+  at::Tensor kept = std::get<1>(at::sort(idle, /*stable=*/std::optional<bool>(true), /*dim=*/0)).narrow(0, 0, smaller);
   move_to_front(kept, {running_, row_});
   return kept;
 }

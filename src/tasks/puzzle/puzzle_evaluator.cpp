@@ -160,7 +160,9 @@ PuzzleEvaluator::Answers PuzzleEvaluator::run_early_halt(int64_t valid) {
   slots_->run(
       valid, [&](int64_t rows) { return std::min(options_.batch_size, evaluation_bucket(rows)); },
       [&](int64_t rows) { run_segment(rows); },
-      [&](const at::Tensor& kept) { move_to_front(kept, {carry_.z_H, carry_.z_L, steps_}); });
+      [&](const at::Tensor& kept) {
+        move_to_front(kept, {carry_.z_H, carry_.z_L, steps_});
+      });
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, valid); };
   return {part(logits_), part(q_halt_), part(q_continue_), part(answered_steps_)};
 }
