@@ -62,6 +62,14 @@ struct ArcCommand {
 };
 void run_data_arc(const ArcCommand& command, std::ostream& out);
 
+// hrm_train data pictures SUBSET...: an SVG of each ARC task (hrm/data/arc_picture.h).
+struct PicturesCommand {
+  std::vector<std::string> subsets;  // as ArcCommand; answers of test pairs may be missing
+  std::vector<std::string> tasks;    // --task: names of the tasks to draw; empty: all
+  std::string out;                   // --out folder
+};
+void run_data_pictures(const PicturesCommand& command, std::ostream& out);
+
 // hrm_train data grid and data pairs: a folder of puzzles of any kind, from CSV files or JSON lines, with the texts of
 // its tokens (hrm/data/puzzle_vocabulary.h).
 struct OwnPuzzlesCommand {

@@ -118,6 +118,28 @@ void add_data_arc(CLI::App& data, Action& action) {
   });
 }
 
+void add_data_pictures(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("pictures", "draw ARC tasks as SVG files");
+  auto o = std::make_shared<data::PicturesCommand>();
+  sub->add_option(
+         "subsets", o->subsets,
+         "subsets of tasks: NAME_challenges.json, with NAME_solutions.json beside it if the answers are known, "
+         "or a folder of TASK.json")
+      ->required()
+      ->type_name("SUBSET");
+  sub->add_option("--task", o->tasks, "names of the tasks to draw (default: all)")->type_name("TASK");
+  sub->add_option("--out", o->out, "folder to write TASK.svg to, where no such file may be")
+      ->required()
+      ->type_name("DIR");
+  sub->footer("example: hrm_train data pictures arc-agi_training_challenges.json --task 007bbfb7 --out pictures");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_pictures(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
 void add_data_arithmetic(CLI::App& data, Action& action) {
   CLI::App* sub =
       data.add_subcommand("arithmetic", "generate sums as language data: 'What is 12 + 34?' and the answer");
@@ -371,6 +393,7 @@ void add_data(CLI::App& app, Action& action) {
   add_data_sudoku(*sub, action);
   add_data_maze(*sub, action);
   add_data_arc(*sub, action);
+  add_data_pictures(*sub, action);
   add_data_own_puzzles(*sub, action);
   add_data_arithmetic(*sub, action);
   add_data_vectors(*sub, action);
