@@ -84,6 +84,49 @@ TEST(ArcCli, AnswersAreDrawnBesideTheTruth) {
   EXPECT_FALSE(fs::exists(dir / "some"));
 }
 
+// The same tasks, full and compact, with rows made by the host and by the table of the device, give the same model, the
+// same answers and the same submission.
+TEST(ArcCli, CompactFoldersTrainAndAnswerAlike) {
+  const TempDir dir;
+  const auto build = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"data", "arc",   frames().string(),    "--test", "arc_pictures", "--augment",
+                                          "5",    "--out", (dir / name).string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Result built = run(arguments);
+    ASSERT_EQ(built.code, 0) << built.err;
+    EXPECT_NE(built.out.find("18 training examples, 6 test examples"), std::string::npos) << built.out;
+  };
+  build("full", {});
+  build("compact", {"--compact"});
+  const Result shown = run({"data", "inspect", (dir / "compact").string(), "--example", "2"});
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  std::vector<std::string> models, answers;
+  for (const auto& [name, device] : {std::pair{"full", "host"}, {"compact", "host"}, {"compact", "device"}}) {
+    const fs::path at = dir / (std::string(name) + device);
+    const std::string data = (dir / name).string(), submission = (at / "submission.json").string();
+    const Result trained =
+        run(test::train_in(at, {"data.train=" + data, "data.test=" + data, "train.global_batch_size=4", "train.steps=3",
+                                "train.checkpoint_every=3", "model.puzzle_emb_ndim=-1", "eval.max_samples=0",
+                                "data.augmentation=none", std::string("data.augmentation_device=") + device}));
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    models.push_back(read(at / "run/checkpoints/step-000000003/model.pt"));
+    const Result evaluated = run({"eval", "--checkpoint", (at / "run").string(), "--submission", submission});
+    ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+    auto values = nlohmann::json::parse(evaluated.out);
+    for (const char* differs : {"checkpoint", "data", "seconds"}) values.erase(differs);
+    answers.push_back(values.dump() + read(submission));
+  }
+  ASSERT_FALSE(models[0].empty());
+  for (size_t i = 1; i < models.size(); ++i) {
+    EXPECT_TRUE(models[i] == models[0]) << i;
+    EXPECT_EQ(answers[i], answers[0]) << i;
+  }
+  expect_refusal(ExitCode::usage,
+                 test::train_in(dir / "other", {"data.train=" + (dir / "compact").string(),
+                                                "data.test=", "data.augmentation=dihedral"}),
+                 {"data.augmentation is dihedral", "drawn already"}, {}, /*alone=*/false);
+}
+
 class ArcOfAnotherRun : public test::FinishedRun {};
 
 TEST_F(ArcOfAnotherRun, PicturesAreOfArcTasks) {

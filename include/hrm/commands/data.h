@@ -58,6 +58,7 @@ struct ArcCommand {
   int64_t augment = 1000;            // --augment copies of each task
   int64_t seed = 42;                 // --seed
   bool unsolved = false;             // --unsolved: the answers of test subsets may be missing
+  bool compact = false;              // --compact: each pair once, with a table of its copies
   std::string out;                   // --out folder
 };
 void run_data_arc(const ArcCommand& command, std::ostream& out);

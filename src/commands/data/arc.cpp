@@ -20,7 +20,8 @@ void run_data_arc(const ArcCommand& command, std::ostream& out) {
                           .test = command.test,
                           .augment = command.augment,
                           .seed = command.seed,
-                          .unsolved = command.unsolved};
+                          .unsolved = command.unsolved,
+                          .compact = command.compact};
   std::vector<std::string> names;
   std::string listed;
   for (const auto& path : options.subsets) {

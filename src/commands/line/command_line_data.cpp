@@ -106,6 +106,9 @@ void add_data_arc(CLI::App& data, Action& action) {
       ->check(CLI::Range(0, 100000));
   sub->add_option("--seed", o->seed, "seeds the copies and the places of the grids")->capture_default_str();
   sub->add_flag("--unsolved", o->unsolved, "take test subsets without answers, to make a submission");
+  sub->add_flag("--compact", o->compact,
+                "store each pair once, with a table of its copies, which training makes on its device; the official "
+                "Python programs cannot read such a folder");
   sub->add_option("--out", o->out, "folder to write")->required()->type_name("DIR");
   sub->footer(
       "example: hrm_train data arc arc-agi_training_challenges.json arc-agi_evaluation_challenges.json\n"
