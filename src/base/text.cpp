@@ -173,6 +173,32 @@ std::string printable_start(std::string_view text, size_t most) {
   return printable(text.substr(0, end)) + "...";
 }
 
+std::string escaped_markup(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == '&') {
+      out += "&amp;";
+    } else if (byte == '<') {
+      out += "&lt;";
+    } else if (byte == '>') {
+      out += "&gt;";
+    } else if (byte == '"') {
+      out += "&quot;";
+    } else if (byte == '\'') {
+      out += "&#39;";
+    } else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
+      out += "\xEF\xBF\xBD";
+    } else if (text.substr(i, 3) == "\xEF\xBF\xBE" || text.substr(i, 3) == "\xEF\xBF\xBF") {
+      out += "\xEF\xBF\xBD";
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const size_t length = utf8_length(text);

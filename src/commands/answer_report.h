@@ -93,7 +93,4 @@ std::string report_markdown(const AnswerReport& report);
 std::string answers_page(const AnswerReport& report);
 std::string front_picture(const Front& front);  // SVG, of a front with points
 
-// Text for HTML and XML: markup characters are escaped, control characters but line ends become U+FFFD.
-std::string escaped_markup(std::string_view text);
-
 }  // namespace hrm::commands

@@ -143,29 +143,6 @@ std::pair<double, double> range(const Front& front, metrics::Interval FrontPoint
 
 }  // namespace
 
-std::string escaped_markup(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else if (c == '\'') {
-      out += "&#39;";
-    } else if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F) {
-      out += "\xEF\xBF\xBD";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 std::string report_markdown(const AnswerReport& report) {
   std::string out = cat("# Sampled answers\n\n", report.prompts.size(),
                         " prompts. Intervals are 95 % by bootstrap over prompts; of several runs a prompt's value is "

@@ -71,14 +71,16 @@ int run_eval(const EvalOptions& options) {
   require(spec.evaluate != nullptr, ExitCode::usage, "models of task ", spec.settings->name, " cannot be evaluated");
   check_report(options, stored.config, spec);
   const bool puzzles = stored.config.task == "puzzle";
-  require(puzzles || (!options.blank_identifier && options.submission.empty()), ExitCode::usage,
-          "--blank-identifier and --submission are of puzzles, and the run's task is ", stored.config.task);
+  require(puzzles || (!options.blank_identifier && options.submission.empty() && options.pictures.empty()),
+          ExitCode::usage, "--blank-identifier, --submission and --pictures are of puzzles, and the run's task is ",
+          stored.config.task);
   train::EvalReporter reporter;
   tasks::EvalOutcome outcome =
       spec.evaluate(stored, {.data = options.data,
                              .progress = [&](const tasks::EvalProgress& at) { reporter.report(at); },
                              .blank_identifier = options.blank_identifier,
-                             .submission = options.submission});
+                             .submission = options.submission,
+                             .pictures = options.pictures});
   const double seconds = reporter.seconds();
   log::info(outcome.text, " | ", human_seconds(seconds));
   if (outcome.answers && !options.report.empty()) {

@@ -70,6 +70,12 @@ TEST(Printable, KeepsUtf8AndEscapesBrokenUtf8) {
   EXPECT_EQ(printable("\xC2\x9B"), "\\xC2\\x9B");           // C1 control: CSI
 }
 
+TEST(Printable, MarkupIsEscaped) {
+  EXPECT_EQ(escaped_markup("<a href=\"b\">&'"), "&lt;a href=&quot;b&quot;&gt;&amp;&#39;");
+  EXPECT_EQ(escaped_markup("a\n\tb\x01\x7F"), "a\n\tb\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(escaped_markup("\xEF\xBF\xBE.\xEF\xBF\xBF.\xEF\xBF\xBD."), "\xEF\xBF\xBD.\xEF\xBF\xBD.\xEF\xBF\xBD.");
+}
+
 TEST(Printable, LongTextsAreShortened) {
   EXPECT_EQ(printable_start("abc", 3), "abc");
   EXPECT_EQ(printable_start("abcd", 3), "abc...");

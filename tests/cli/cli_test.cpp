@@ -51,9 +51,9 @@ TEST(Cli, VersionNamesCommitTorchCudaAndArchitectures) {
 TEST(Cli, Subcommands) {
   expect_refusal(ExitCode::usage, {}, {"subcommand", "train", "eval", "doctor"});
   expect_refusal(ExitCode::usage, {"trian"}, {"'trian'", "did you mean 'train'?"});
-  expect_refusal(
-      ExitCode::usage, {"data"},
-      {"sudoku, maze, arc, grid, pairs, arithmetic, vectors, answers, text, jsonl, inspect, tokenizer, tokenize"});
+  expect_refusal(ExitCode::usage, {"data"},
+                 {"sudoku, maze, arc, pictures, grid, pairs, arithmetic, vectors, answers, text, jsonl, inspect, "
+                  "tokenizer, tokenize"});
   expect_refusal(ExitCode::usage, {"data", "sudoko"}, {"'sudoko'", "did you mean 'sudoku'?"});
   expect_refusal(ExitCode::usage, {"--verison"}, {"'--verison'", "hrm_train --help"});
 }

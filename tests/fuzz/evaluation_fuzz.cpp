@@ -3,6 +3,7 @@
 
 #include "commands/answer_report.h"
 #include "fuzz/fuzz.h"
+#include "hrm/base/text.h"
 
 using namespace hrm;
 
@@ -28,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const commands::ReportedPrompt& prompt : one.prompts) {
       fuzz::check(prompt.right.empty() || prompt.right.size() == prompt.sampled.size(), "a mark for each answer");
       for (const auto& [metric, value] : prompt.values) fuzz::check(std::isfinite(value), "a number");
-      fuzz::check(commands::escaped_markup(prompt.greedy).find_first_of("<>\"'") == std::string::npos, "no markup");
+      fuzz::check(escaped_markup(prompt.greedy).find_first_of("<>\"'") == std::string::npos, "no markup");
     }
     if (one.prompts.size() > kMostPrompts) return;
     const commands::AnswerReport report = commands::compare_answers({{"<a>", {one}}});

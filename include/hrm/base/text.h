@@ -29,6 +29,10 @@ std::string printable_lines(std::string_view text);
 // The same of foreign text that may be long: at most `most` bytes of it, then "...".
 std::string printable_start(std::string_view text, size_t most = 80);
 
+// Text for HTML and XML: markup characters are escaped. Control characters but line ends and tabs, and U+FFFE and
+// U+FFFF, which XML does not allow, become U+FFFD.
+std::string escaped_markup(std::string_view text);
+
 // Whether all of the text is well-formed UTF-8 (Unicode, table 3-7).
 bool is_utf8(std::string_view text);
 

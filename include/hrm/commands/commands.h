@@ -32,6 +32,7 @@ struct EvalOptions {
   std::string report;
   bool blank_identifier = false;  // EvalRequest
   std::string submission = {};    // EvalRequest
+  std::string pictures = {};      // EvalRequest
   std::string base = {};  // folder of the weights that an adapter is for; empty: as the run, or the adapter, says
 };
 int run_eval(const EvalOptions& options);

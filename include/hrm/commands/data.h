@@ -58,9 +58,18 @@ struct ArcCommand {
   int64_t augment = 1000;            // --augment copies of each task
   int64_t seed = 42;                 // --seed
   bool unsolved = false;             // --unsolved: the answers of test subsets may be missing
+  bool compact = false;              // --compact: each pair once, with a table of its copies
   std::string out;                   // --out folder
 };
 void run_data_arc(const ArcCommand& command, std::ostream& out);
+
+// hrm_train data pictures SUBSET...: an SVG of each ARC task (hrm/data/arc_picture.h).
+struct PicturesCommand {
+  std::vector<std::string> subsets;  // as ArcCommand; answers of test pairs may be missing
+  std::vector<std::string> tasks;    // --task: names of the tasks to draw; empty: all
+  std::string out;                   // --out folder
+};
+void run_data_pictures(const PicturesCommand& command, std::ostream& out);
 
 // hrm_train data grid and data pairs: a folder of puzzles of any kind, from CSV files or JSON lines, with the texts of
 // its tokens (hrm/data/puzzle_vocabulary.h).

@@ -72,6 +72,7 @@ struct ArcBuildOptions {
   int64_t augment = 1000;         // copies of each task, all different; fewer where 5 tries for each do not find them
   int64_t seed = 42;              // below 2^32, of NumPy's legacy generator
   bool unsolved = false;          // read_arc_tasks, of the test subsets
+  bool compact = false;           // store each pair once, with a table of its copies
 };
 struct ArcBuildResult {
   int64_t tasks = 0, identifiers = 0, train_examples = 0, test_examples = 0;
@@ -81,6 +82,11 @@ struct ArcBuildResult {
 // does with the same files, order and seed. (TRM's own bytes depend on Python's hash seed where the first subset is a
 // test subset; then the train split comes first here.) Throws Error(data) as read_arc_tasks, also for a task in two
 // subsets, Error(usage) for more copies than a folder can name, and Error(environment) where it cannot write.
+//
+// A compact folder holds the same examples in the same order, which readers make of a pair and a copy. Only this
+// project reads it. "compact" is true in its dataset.json; all__inputs.npy and all__labels.npy have the pairs of the
+// tasks, group by group, with grids at the first cell. all__copies.npy, (examples) int64, says how each example is made
+// of its pair (ops::ArcCopy). The other files are those of the full folder.
 ArcBuildResult build_arc(const ArcBuildOptions& options, const std::filesystem::path& out);
 
 // The tasks of the test split with their answers, in such a folder.

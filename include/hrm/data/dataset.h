@@ -64,6 +64,17 @@ class PuzzleDataset {
   // Throws Error(data) naming file and row for a token outside 0..V-1.
   virtual void example(int64_t index, int32_t* inputs, int32_t* labels) const = 0;
 
+  // What a device needs to make the examples: their rows, or, in a compact ARC folder (hrm/data/arc.h), the rows of the
+  // tasks' own pairs and the code of each copy (ops::ArcCopy).
+  struct StoredExample {
+    int64_t row = 0;
+    int64_t copy = 0;
+  };
+  virtual bool compact() const { return false; }
+  virtual int64_t num_stored() const { return num_examples(); }
+  virtual void stored_row(int64_t row, int32_t* inputs, int32_t* labels) const { example(row, inputs, labels); }
+  virtual StoredExample stored_example(int64_t index) const { return {index, 0}; }
+
   // XXH3-128, in hex, of everything that training sees: sizes, groups, puzzles, identifiers and all rows, but not the
   // path. Reads the whole dataset.
   std::string digest() const;

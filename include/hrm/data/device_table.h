@@ -1,6 +1,6 @@
 #pragma once
-// The examples of a training set on the device. Batches are gathered and augmented there; the host only sends row
-// indices.
+// The examples of a training set on the device, or the pairs of a compact ARC folder. Batches are gathered and
+// augmented there; the host only sends row indices and codes of copies.
 
 #include "hrm/config/config.h"
 #include "hrm/data/batch.h"
@@ -12,8 +12,8 @@ namespace hrm::data {
 
 class DeviceTable {
  public:
-  // Reads all examples. Throws Error(usage) for options that do not fit the data, and Error(data) for a token outside
-  // the vocabulary.
+  // Reads all stored rows. Throws Error(usage) for options that do not fit the data, and Error(data) for a token
+  // outside the vocabulary.
   DeviceTable(const PuzzleDataset& dataset, const TrainStreamOptions& options, at::Device device);
 
   // Writes the n rows that `picks` selects (StreamBatch::picks, on any device) into the n rows of `batch`, which is on
@@ -26,7 +26,7 @@ class DeviceTable {
 
  private:
   ops::Augmentation how_;
-  at::Tensor inputs_, labels_;  // (examples, S) int32
+  at::Tensor inputs_, labels_;  // (stored rows, S) int32
 };
 
 // Copies a stream's rows into `batch`, or gathers them on the device with `table`. `table` is null for a stream without

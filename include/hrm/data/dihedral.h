@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "hrm/ops/symmetry.h"
+
 namespace hrm::data {
 
 inline constexpr std::array<int, 8> kDihedralInverse{0, 3, 2, 1, 4, 5, 6, 7};
@@ -15,10 +17,7 @@ inline constexpr std::array<std::string_view, 8> kDihedralNames{"identity",   "r
                                                                 "rotate_270", "flip_left_right", "flip_up_down",
                                                                 "transpose",  "anti_transpose"};
 
-// True if rows and columns are exchanged.
-constexpr bool dihedral_swaps_axes(int transform) {
-  return transform == 1 || transform == 3 || transform == 6 || transform == 7;
-}
+using ops::dihedral_swaps_axes;
 
 // For each cell of the result, in row order: the index of its source cell in a (rows x cols) grid. The result is (cols
 // x rows) if dihedral_swaps_axes, otherwise (rows x cols).

@@ -51,8 +51,8 @@ struct BatchBuffer;
 // event has completed. The buffer is reused after release() or destruction. Movable.
 class StreamBatch {
  public:
-  PuzzleBatch batch;            // on the CPU; this rank's rows, all valid; undefined with picks_only
-  at::Tensor picks;             // with picks_only: (B, 3) int64, CPU: example, sample (SampleRef), puzzle identifier
+  PuzzleBatch batch;  // on the CPU; this rank's rows, all valid; undefined with picks_only
+  at::Tensor picks;   // with picks_only: (B, 3) int64, CPU: stored row, sample (SampleRef) or copy, puzzle identifier
   int64_t position_before = 0;  // group visits before this batch
   int64_t position_after = 0;   // position of the next batch; save it once the batch has been used
 

@@ -5,7 +5,8 @@
 
 namespace hrm::ops {
 
-enum class AugmentKind { none, sudoku, dihedral };
+// arc: copies that were drawn beforehand; the sample is the code of a copy (ArcCopy, hrm/ops/symmetry.h).
+enum class AugmentKind { none, sudoku, dihedral, arc };
 
 struct Augmentation {
   AugmentKind kind = AugmentKind::none;
@@ -19,7 +20,7 @@ struct Augmentation {
 // picks[i, 2].
 //
 //   table_inputs, table_labels: (E, S) int32 tokens. Sudoku tokens are 0 (padding) and digit + 1. Negative labels are
-//     kept.
+//     kept. Of ARC the original grids, at the first cell; around a copy inputs are 0 and labels kArcIgnored.
 //   picks: (N, 3) int64. Rows outside 0..E-1 and tokens outside the vocabulary are not checked on a GPU.
 //   inputs, labels: (N, S) int32, overwritten. identifiers: (N) int32, overwritten.
 //

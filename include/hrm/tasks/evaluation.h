@@ -16,9 +16,11 @@ struct AnswerEvaluation;
 struct EvalRequest {
   std::string data;  // what to evaluate on; empty: what the run set apart for this
   std::function<void(const EvalProgress&)> progress;
-  // Task puzzle: no puzzle has an embedding of its own; for ARC data, file for the submission (empty: none).
+  // Task puzzle: no puzzle has an embedding of its own; for ARC data, file for the submission and folder for pictures
+  // of the answers (empty: none).
   bool blank_identifier = false;
   std::string submission = {};
+  std::string pictures = {};
 };
 
 struct EvalOutcome {

@@ -81,6 +81,10 @@ void add_eval(CLI::App& app, Action& action) {
                   "write the two best answers to each ARC test input to this file, in the form of the ARC Prize")
       ->type_name("FILE")
       ->check(not_empty);
+  sub->add_option("--pictures", o->pictures,
+                  "draw each ARC task with its two best answers beside the truth, as SVG files in this folder")
+      ->type_name("DIR")
+      ->check(not_empty);
   add_overrides(*sub, o->overrides);
   sub->footer(
       "examples: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw\n"

@@ -106,6 +106,9 @@ void add_data_arc(CLI::App& data, Action& action) {
       ->check(CLI::Range(0, 100000));
   sub->add_option("--seed", o->seed, "seeds the copies and the places of the grids")->capture_default_str();
   sub->add_flag("--unsolved", o->unsolved, "take test subsets without answers, to make a submission");
+  sub->add_flag("--compact", o->compact,
+                "store each pair once, with a table of its copies, which training makes on its device; the official "
+                "Python programs cannot read such a folder");
   sub->add_option("--out", o->out, "folder to write")->required()->type_name("DIR");
   sub->footer(
       "example: hrm_train data arc arc-agi_training_challenges.json arc-agi_evaluation_challenges.json\n"
@@ -113,6 +116,28 @@ void add_data_arc(CLI::App& data, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       data::run_data_arc(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_pictures(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("pictures", "draw ARC tasks as SVG files");
+  auto o = std::make_shared<data::PicturesCommand>();
+  sub->add_option(
+         "subsets", o->subsets,
+         "subsets of tasks: NAME_challenges.json, with NAME_solutions.json beside it if the answers are known, "
+         "or a folder of TASK.json")
+      ->required()
+      ->type_name("SUBSET");
+  sub->add_option("--task", o->tasks, "names of the tasks to draw (default: all)")->type_name("TASK");
+  sub->add_option("--out", o->out, "folder to write TASK.svg to, where no such file may be")
+      ->required()
+      ->type_name("DIR");
+  sub->footer("example: hrm_train data pictures arc-agi_training_challenges.json --task 007bbfb7 --out pictures");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_pictures(*o, std::cout);
       return 0;
     };
   });
@@ -371,6 +396,7 @@ void add_data(CLI::App& app, Action& action) {
   add_data_sudoku(*sub, action);
   add_data_maze(*sub, action);
   add_data_arc(*sub, action);
+  add_data_pictures(*sub, action);
   add_data_own_puzzles(*sub, action);
   add_data_arithmetic(*sub, action);
   add_data_vectors(*sub, action);

@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "data/puzzle/arc_copies.h"
 #include "data/puzzle/arc_files.h"
 #include "data/puzzle/numpy_random.h"
 #include "hrm/base/error.h"
@@ -12,6 +13,7 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/data/arc.h"
+#include "hrm/data/dihedral.h"
 #include "hrm/formats/npy.h"
 
 namespace hrm::data {
@@ -75,9 +77,10 @@ std::string name_of(const ArcGroup& group, size_t copy) {
 
 class SplitWriter {
  public:
-  SplitWriter(const fs::path& out, const std::string& split, const std::vector<ArcGroup>& groups)
-      : folder_(out / split), moves_(split == "train"), groups_(groups) {
+  SplitWriter(const fs::path& out, const std::string& split, const std::vector<ArcGroup>& groups, bool compact)
+      : folder_(out / split), moves_(split == "train"), compact_(compact), groups_(groups) {
     for (const ArcGroup& group : groups) {
+      pairs_ += static_cast<int64_t>(group.pairs.size());
       puzzles_ += static_cast<int64_t>(group.copies->size());
       examples_ += static_cast<int64_t>(group.copies->size() * group.pairs.size());
     }
@@ -85,8 +88,8 @@ class SplitWriter {
 
   int64_t write(const std::unordered_map<std::string, int32_t>& identifiers, NumpyRandom& random) {
     make_directories(folder_);
-    const std::string header = npy_header(DType::u8, {examples_, kArcCells});
-    for (const char* what : {"inputs", "labels"}) {
+    const std::string header = npy_header(DType::u8, {compact_ ? pairs_ : examples_, kArcCells});
+    for (const char* what : {"inputs", "labels", "copies"}) {
       std::error_code ignored;
       fs::remove(file(what), ignored);
     }
@@ -94,25 +97,40 @@ class SplitWriter {
     inputs.write(as_bytes(header));
     labels.write(as_bytes(header));
     std::vector<int32_t> ids, puzzle_starts{0}, group_starts{0};
+    std::vector<int64_t> codes;
     int32_t example = 0;
     std::array<uint8_t, kArcCells> tokens{};
+    const auto write_pair = [&](const ArcGrid& input, const ArcGrid& output, int row, int col) {
+      arc_tokens(input, row, col, tokens.data());
+      inputs.write(std::as_bytes(std::span(tokens)));
+      arc_tokens(output, row, col, tokens.data());
+      labels.write(std::as_bytes(std::span(tokens)));
+    };
     for (const ArcGroup& group : groups_) {
+      for (const ArcPair& pair : group.pairs) {
+        if (compact_) write_pair(pair.input, pair.output, 0, 0);
+      }
       for (size_t copy = 0; copy < group.copies->size(); ++copy) {
         const ArcAugmentation& augmentation = (*group.copies)[copy];
         const uint32_t stays = random.below(static_cast<uint32_t>(group.pairs.size()));
         for (size_t i = 0; i < group.pairs.size(); ++i) {
-          const ArcGrid input = augmentation.apply(group.pairs[i].input),
-                        output = augmentation.apply(group.pairs[i].output);
+          const ArcPair& pair = group.pairs[i];
+          const bool swaps = dihedral_swaps_axes(augmentation.transform);
           const auto offset = [&](int a, int b) {
             return static_cast<int>(random.below(static_cast<uint32_t>(kArcSide - std::max(a, b) + 1)));
           };
           const bool moves = moves_ && i != stays;
-          const int row = moves ? offset(input.rows, output.rows) : 0;
-          const int col = moves ? offset(input.cols, output.cols) : 0;
-          arc_tokens(input, row, col, tokens.data());
-          inputs.write(std::as_bytes(std::span(tokens)));
-          arc_tokens(output, row, col, tokens.data());
-          labels.write(std::as_bytes(std::span(tokens)));
+          const int row = !moves  ? 0
+                          : swaps ? offset(pair.input.cols, pair.output.cols)
+                                  : offset(pair.input.rows, pair.output.rows);
+          const int col = !moves  ? 0
+                          : swaps ? offset(pair.input.rows, pair.output.rows)
+                                  : offset(pair.input.cols, pair.output.cols);
+          if (compact_) {
+            codes.push_back(arc_copy_code(augmentation, row, col));
+          } else {
+            write_pair(augmentation.apply(pair.input), augmentation.apply(pair.output), row, col);
+          }
           ++example;
         }
         ids.push_back(identifiers.at(name_of(group, copy)));
@@ -122,6 +140,7 @@ class SplitWriter {
     }
     inputs.finish();
     labels.finish();
+    if (compact_) write_npy(file("copies"), DType::i64, {examples_}, std::as_bytes(std::span(codes)));
     write_index("puzzle_identifiers", ids);
     write_index("puzzle_indices", puzzle_starts);
     write_index("group_indices", group_starts);
@@ -136,6 +155,7 @@ class SplitWriter {
     meta["mean_puzzle_examples"] = static_cast<double>(examples_) / static_cast<double>(puzzles_);
     meta["total_puzzles"] = puzzles_;
     meta["sets"] = {"all"};
+    if (compact_) meta["compact"] = true;
     write_text_atomic(folder_ / "dataset.json", python_json(meta));
     return examples_;
   }
@@ -147,9 +167,9 @@ class SplitWriter {
   }
 
   fs::path folder_;
-  bool moves_;
+  bool moves_, compact_;
   const std::vector<ArcGroup>& groups_;
-  int64_t puzzles_ = 0, examples_ = 0;
+  int64_t puzzles_ = 0, examples_ = 0, pairs_ = 0;
 };
 
 }  // namespace
@@ -208,8 +228,10 @@ ArcBuildResult build_arc(const ArcBuildOptions& options, const fs::path& out) {
     std::error_code ignored;
     fs::remove(out / split / "dataset.json", ignored);
   }
-  result.train_examples = SplitWriter(out, "train", train).write(identifiers, random);
-  if (!test.empty()) result.test_examples = SplitWriter(out, "test", test).write(identifiers, random);
+  result.train_examples = SplitWriter(out, "train", train, options.compact).write(identifiers, random);
+  if (!test.empty()) {
+    result.test_examples = SplitWriter(out, "test", test, options.compact).write(identifiers, random);
+  }
   write_text_atomic(out / "identifiers.json", identifier_text);
   write_text_atomic(out / kArcTestPuzzles, python_json(test_puzzles));
   result.tasks = static_cast<int64_t>(tasks.size());

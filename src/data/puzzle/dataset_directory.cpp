@@ -1,9 +1,12 @@
 #include "data/puzzle/dataset_directory.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "data/other_data.h"
+#include "data/puzzle/arc_copies.h"
 #include "data/puzzle/token_rows.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
@@ -52,6 +55,11 @@ class MetaReader {
     const json& value = at(key);
     require(value.is_number(), ExitCode::data, path_, ": \"", key, "\" is not a number");
     return value.get<double>();
+  }
+  bool flag(const char* key) const {
+    if (!has(key)) return false;
+    require(json_[key].is_boolean(), ExitCode::data, path_, ": \"", key, "\" is neither true nor false");
+    return json_[key].get<bool>();
   }
   std::vector<std::string> texts(const char* key) const {
     const json& value = at(key);
@@ -133,10 +141,17 @@ class DirectoryDataset final : public PuzzleDataset {
             meta_.num_puzzle_identifiers, " identifiers");
     require(meta_.seq_len <= kMaxSeqLen, ExitCode::data, meta_path.string(), ": \"seq_len\" is ", meta_.seq_len,
             ", must be at most ", kMaxSeqLen);
-    for (const std::string& set : reader.texts("sets")) {
+    const std::vector<std::string> sets = reader.texts("sets");
+    const bool compact = reader.flag("compact");
+    require(!compact || (sets.size() == 1 && meta_.vocab_size == kArcVocabSize && meta_.seq_len == kArcCells &&
+                         meta_.pad_id == 0 && meta_.ignore_label_id == 0),
+            ExitCode::data, meta_path.string(), ": is compact, but is not one set of ARC tasks with ", kArcCells,
+            " cells, ", kArcVocabSize, " tokens and 0 as \"pad_id\" and \"ignore_label_id\"");
+    for (const std::string& set : sets) {
       // The name becomes part of paths.
       require(is_plain_file_name(set), ExitCode::data, meta_path.string(), ": \"sets\" names '", printable_start(set),
               "'; letters, digits and . _ - make a name");
+      if (compact) copies_.emplace(dir / (set + "__copies.npy"));
       add_set(dir, set);
     }
     require(reader.integer("total_groups", 0) == num_groups(), ExitCode::data, meta_path.string(),
@@ -146,15 +161,35 @@ class DirectoryDataset final : public PuzzleDataset {
             meta_path.string(), ": \"total_puzzles\" is not the ", num_puzzles(), " puzzles that the sets have");
     read_identifiers(root / "identifiers.json");
     finish_index();
+    if (copies_) copies_->place(group_indices_, puzzle_indices_, sizes_of_pairs());
     open_vocabulary(root, config);
     if (!vocabulary_) guess_kind(root, config);
-    if (num_examples() * meta_.seq_len <= kScanAtOpen) {
+    if (!copies_ && num_examples() * meta_.seq_len <= kScanAtOpen) {
       std::vector<int32_t> row(meta_.seq_len);
       for (int64_t index = 0; index < num_examples(); ++index) example(index, row.data(), row.data());
     }
   }
 
   void example(int64_t index, int32_t* inputs, int32_t* labels) const override {
+    if (copies_) return make_copy(index, inputs, labels);
+    read_row(index, inputs, labels);
+  }
+
+  bool compact() const override { return copies_.has_value(); }
+  int64_t num_stored() const override { return copies_ ? arrays_[0].inputs.array().shape[0] : num_examples(); }
+  void stored_row(int64_t row, int32_t* inputs, int32_t* labels) const override {
+    if (!copies_) return read_row(row, inputs, labels);
+    read(arrays_[0].inputs, row, inputs, /*is_label=*/false);
+    read(arrays_[0].labels, row, labels, /*is_label=*/true);
+  }
+  StoredExample stored_example(int64_t index) const override {
+    if (!copies_) return {index, 0};
+    const int64_t puzzle = puzzle_of_example(index);
+    return {copies_->first_pair(puzzle) + index - puzzle_indices_[puzzle], copies_->code(index)};
+  }
+
+ private:
+  void read_row(int64_t index, int32_t* inputs, int32_t* labels) const {
     size_t set = 0;
     while (index >= parts_[set].examples.end) ++set;
     const int64_t row = index - parts_[set].examples.begin;
@@ -162,7 +197,37 @@ class DirectoryDataset final : public PuzzleDataset {
     read(arrays_[set].labels, row, labels, /*is_label=*/true);
   }
 
- private:
+  void make_copy(int64_t index, int32_t* inputs, int32_t* labels) const {
+    static_assert(kIgnoreLabel == ops::kArcIgnored);
+    const StoredExample stored = stored_example(index);
+    std::array<int32_t, kArcCells> own_inputs{}, own_labels{};
+    stored_row(stored.row, own_inputs.data(), own_labels.data());
+    const ops::ArcCopy copy = ops::arc_copy_of(stored.copy);
+    ops::arc_copy_row(copy, own_inputs.data(), kArcSide, 0, inputs);
+    ops::arc_copy_row(copy, own_labels.data(), kArcSide, ops::kArcIgnored, labels);
+  }
+
+  // Of a compact folder. Throws Error(data) for a row that is no grid.
+  std::vector<ArcPairSize> sizes_of_pairs() const {
+    std::vector<ArcPairSize> sizes;
+    std::array<int32_t, kArcCells> inputs{}, labels{};
+    for (int64_t row = 0; row < num_stored(); ++row) {
+      stored_row(row, inputs.data(), labels.data());
+      std::replace(labels.begin(), labels.end(), ops::kArcIgnored, 0);
+      ArcPairSize& size = sizes.emplace_back();
+      for (const auto& [tokens, file] : {std::pair(&inputs, &arrays_[0].inputs), {&labels, &arrays_[0].labels}}) {
+        const ArcGrid grid = crop_arc(tokens->data());
+        std::array<uint8_t, kArcCells> again{};
+        arc_tokens(grid, 0, 0, again.data());
+        require(grid.rows > 0 && std::equal(again.begin(), again.end(), tokens->begin()), ExitCode::data,
+                file->path().string(), ": row ", row, " is no grid of colours at the first cell, as compact folders ",
+                "have");
+        size = {std::max(size.rows, grid.rows), std::max(size.cols, grid.cols)};
+      }
+    }
+    return sizes;
+  }
+
   void add_set(const fs::path& dir, const std::string& set) {
     const auto file = [&](const char* what) { return dir / (set + "__" + what + ".npy"); };
     arrays_.push_back({NpyFile(file("inputs")), NpyFile(file("labels"))});
@@ -174,9 +239,9 @@ class DirectoryDataset final : public PuzzleDataset {
               ": has shape ", shape_text(array.shape), ", must be [examples, ", meta_.seq_len,
               "] as dataset.json says");
     }
-    const int64_t examples = arrays_.back().inputs.array().shape[0];
-    require(arrays_.back().labels.array().shape[0] == examples, ExitCode::data, file("labels").string(), ": has ",
-            arrays_.back().labels.array().shape[0], " rows, but the inputs have ", examples);
+    const int64_t rows = arrays_.back().inputs.array().shape[0], examples = copies_ ? copies_->examples() : rows;
+    require(arrays_.back().labels.array().shape[0] == rows, ExitCode::data, file("labels").string(), ": has ",
+            arrays_.back().labels.array().shape[0], " rows, but the inputs have ", rows);
     const std::vector<int64_t> identifiers = read_index(file("puzzle_identifiers"));
     for (size_t i = 0; i < identifiers.size(); ++i) {
       require(identifiers[i] >= 0 && identifiers[i] < meta_.num_puzzle_identifiers, ExitCode::data,
@@ -272,6 +337,7 @@ class DirectoryDataset final : public PuzzleDataset {
   }
 
   std::vector<TokenArrays> arrays_;
+  std::optional<ArcCopies> copies_;  // of a compact folder
 };
 
 }  // namespace

@@ -12,10 +12,10 @@ constexpr int64_t kSmallTable = int64_t{256} << 20;
 
 DeviceTable::DeviceTable(const PuzzleDataset& dataset, const TrainStreamOptions& options, at::Device device)
     : how_(augmentation_of(dataset, options)) {
-  const int64_t examples = dataset.num_examples(), length = dataset.meta().seq_len;
-  const at::Tensor inputs = at::empty({examples, length}, at::kInt), labels = at::empty_like(inputs);
-  for (int64_t i = 0; i < examples; ++i) {
-    dataset.example(i, inputs.data_ptr<int32_t>() + i * length, labels.data_ptr<int32_t>() + i * length);
+  const int64_t rows = dataset.num_stored(), length = dataset.meta().seq_len;
+  const at::Tensor inputs = at::empty({rows, length}, at::kInt), labels = at::empty_like(inputs);
+  for (int64_t i = 0; i < rows; ++i) {
+    dataset.stored_row(i, inputs.data_ptr<int32_t>() + i * length, labels.data_ptr<int32_t>() + i * length);
   }
   inputs_ = inputs.to(device);
   labels_ = labels.to(device);
@@ -27,7 +27,7 @@ void DeviceTable::load(const at::Tensor& picks, const PuzzleBatch& batch) const 
 }
 
 int64_t DeviceTable::bytes(const PuzzleDataset& dataset) {
-  return 2 * dataset.num_examples() * dataset.meta().seq_len * static_cast<int64_t>(sizeof(int32_t));
+  return 2 * dataset.num_stored() * dataset.meta().seq_len * static_cast<int64_t>(sizeof(int32_t));
 }
 
 void load_rows(const StreamBatch& rows, const PuzzleBatch& batch, const DeviceTable* table) {

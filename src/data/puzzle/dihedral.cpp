@@ -4,7 +4,6 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/philox.h"
-#include "hrm/ops/symmetry.h"
 
 namespace hrm::data {
 

@@ -36,6 +36,7 @@ Augment make_augment(const PuzzleDataset& dataset, const TrainStreamOptions& opt
           SudokuGeometry{static_cast<int>(how.box_rows), static_cast<int>(how.box_cols)}));
     case ops::AugmentKind::dihedral:
       return with(std::make_shared<DihedralAugmenter>(maze_side(static_cast<size_t>(dataset.meta().seq_len))));
+    case ops::AugmentKind::arc:  // the examples are copies already
     case ops::AugmentKind::none:
       break;
   }
@@ -66,6 +67,13 @@ TrainStreamOptions train_stream_options(const config::Config& config, int64_t gl
 ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStreamOptions& options) {
   const PuzzleMeta& meta = dataset.meta();
   ops::Augmentation how{.seed = options.seed};
+  if (dataset.compact()) {
+    require(options.augmentation == config::Augmentation::none, ExitCode::usage, "data.augmentation is ",
+            options.augmentation, ", but the copies of ", dataset.origin(),
+            " are drawn already; set data.augmentation=none");
+    how.kind = ops::AugmentKind::arc;
+    return how;
+  }
   if (options.augmentation == config::Augmentation::none) return how;
   const auto& vocabulary = dataset.vocabulary();
   require(!vocabulary || (options.augmentation == config::Augmentation::dihedral &&
@@ -175,8 +183,9 @@ class TrainStream::Producer {
   void fill_picks(int64_t* picks) {
     for (int64_t row = 0; row < rows_; ++row, picks += 3) {
       const SampleRef& sample = sample_of(row);
-      picks[0] = sample.example;
-      picks[1] = static_cast<int64_t>(sample.sample);
+      const PuzzleDataset::StoredExample stored = dataset_->stored_example(sample.example);
+      picks[0] = stored.row;
+      picks[1] = dataset_->compact() ? stored.copy : static_cast<int64_t>(sample.sample);
       picks[2] = dataset_->puzzle_identifier(sample.puzzle);
     }
   }

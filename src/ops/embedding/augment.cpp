@@ -53,6 +53,10 @@ void check_augment(const AugmentArgs& args) {
     case AugmentKind::dihedral:
       TORCH_CHECK(square_side(cells) > 0, "hrm::augment_rows_: the ", cells, " cells of a row are not a square grid");
       break;
+    case AugmentKind::arc:
+      TORCH_CHECK(square_side(cells) > 0 && square_side(cells) <= kMaxArcCopySide, "hrm::augment_rows_: the ", cells,
+                  " cells of a row are not a square grid of at most ", kMaxArcCopySide, " rows");
+      break;
     default:
       TORCH_CHECK(false, "hrm::augment_rows_: no kind ", static_cast<int>(args.how.kind));
   }

@@ -57,6 +57,13 @@ void on_host(const AugmentArgs& args) {
             same_token);
         break;
       }
+      case AugmentKind::arc: {
+        const ArcCopy copy = arc_copy_of(picks[row * 3 + 1]);
+        const auto side = static_cast<int>(square_side(cells));
+        arc_copy_row(copy, table_inputs + entry * cells, side, 0, inputs + row * cells);
+        arc_copy_row(copy, table_labels + entry * cells, side, kArcIgnored, labels + row * cells);
+        break;
+      }
     }
   };
   at::parallel_for(0, args.picks.size(0), 64, [&](int64_t begin, int64_t end) {

@@ -6,6 +6,7 @@
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/data/arc_picture.h"
 #include "hrm/data/arc_votes.h"
 #include "hrm/data/dataset.h"
 #include "hrm/metrics/metric_text.h"
@@ -47,12 +48,15 @@ void check_fits(const data::PuzzleDataset& dataset, const PuzzleInference& loade
 std::optional<data::ArcVotes> arc_votes(const data::PuzzleDataset& dataset, const EvalRequest& request,
                                         const config::Config& config) {
   const bool arc = dataset.kind() == data::PuzzleKind::arc;
-  require(arc || request.submission.empty(), ExitCode::usage, "--submission: '", dataset.origin(),
-          "' is no folder of ARC tasks, as 'hrm_train data arc' makes it");
+  for (const auto& [option, path] :
+       {std::pair("--submission", &request.submission), {"--pictures", &request.pictures}}) {
+    if (path->empty()) continue;
+    require(arc, ExitCode::usage, option, ": '", dataset.origin(),
+            "' is no folder of ARC tasks, as 'hrm_train data arc' makes it");
+    require(config.eval.max_samples == 0, ExitCode::usage, option,
+            " needs the answers to all samples, and eval.max_samples is ", config.eval.max_samples, "; leave it out");
+  }
   if (!arc) return std::nullopt;
-  require(request.submission.empty() || config.eval.max_samples == 0, ExitCode::usage,
-          "--submission needs the answers to all samples, and eval.max_samples is ", config.eval.max_samples,
-          "; leave it out");
   const auto root = std::filesystem::path(dataset.origin()).parent_path();
   const auto file = root / data::kArcTestPuzzles;
   const std::vector<std::string>& names = dataset.identifiers();
@@ -66,6 +70,7 @@ std::optional<data::ArcVotes> arc_votes(const data::PuzzleDataset& dataset, cons
     require(std::find(names.begin(), names.end(), task.name) != names.end(), ExitCode::data, file.string(), ": task ",
             printable_start(task.name), " is not in identifiers.json beside it; build the folder again");
   }
+  if (!request.pictures.empty()) data::require_new_arc_pictures(request.pictures, tasks);
   return data::ArcVotes(names, std::move(tasks));
 }
 
@@ -91,6 +96,9 @@ void report_votes(const data::ArcVotes& votes, const EvalRequest& request, EvalO
   outcome.text += cat(" | pass@1 ", metrics::percent(votes.pass(1)), " | pass@2 ", metrics::percent(votes.pass(2)),
                       " of ", votes.tasks().size(), " tasks");
   if (!request.submission.empty()) write_text_atomic(request.submission, votes.submission() + "\n");
+  if (request.pictures.empty()) return;
+  const bool known = data::arc_answers_known(votes.tasks());
+  data::write_arc_pictures(request.pictures, votes.tasks(), {.known = known, .votes = &votes});
 }
 
 }  // namespace

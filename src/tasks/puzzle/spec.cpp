@@ -23,7 +23,7 @@ PlannedModel plan_puzzle(const config::Config& config, const PlanData& data) {
   const auto dataset =
       data::open_dataset(config.data.train, "train", config.data, static_cast<uint64_t>(config.run.seed));
   const bool table = data::use_device_table(config, *dataset, at::Device(at::kCUDA, 0));
-  return {planned(dataset->meta()), table ? dataset->num_examples() : 0};
+  return {planned(dataset->meta()), table ? dataset->num_stored() : 0};
 }
 
 std::unique_ptr<Task> make_puzzle(const config::Config& config, const Runtime& runtime,

@@ -4,7 +4,9 @@
 #include <ATen/ATen.h>
 
 #include "data/data_support.h"
+#include "data/puzzle/arc_compact_cases.h"
 #include "hrm/data/device_table.h"
+#include "support/temp_dir.h"
 
 namespace hrm::data {
 
@@ -61,6 +63,12 @@ inline void expect_same_streams(at::Device device) {
     options.augmentation = augmentation;
     expect_same_stream(nine, options, device);
     expect_same_stream(several, options, device);
+  }
+  // Compact folders of ARC tasks; with one pair each also by rows.
+  options.augmentation = config::Augmentation::none;
+  for (const int pairs : {4, 1}) {
+    const test::TempDir dir;
+    expect_same_stream(compact_arc(dir.path(), 6, pairs, "train"), options, device);
   }
 }
 

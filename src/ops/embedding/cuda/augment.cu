@@ -28,6 +28,12 @@ class PreparedRng {
   uint32_t used_ = 0;
 };
 
+// The length of the run of colours that begins at the first of these cells: all lanes of a warp look at one each.
+__device__ int arc_run(const int32_t* tokens, int stride, int side, int lane) {
+  const unsigned colours = __ballot_sync(0xffffffffu, lane < side && tokens[lane * stride] >= 2);
+  return __ffsll(static_cast<long long>(~static_cast<unsigned long long>(colours))) - 1;
+}
+
 template <AugmentRule kRule>
 __global__ void __launch_bounds__(kWarps * 32) augment_kernel(const AugmentParams args) {
   __shared__ uint32_t prepared[kWarps][kPrepared];
@@ -57,6 +63,15 @@ __global__ void __launch_bounds__(kWarps * 32) augment_kernel(const AugmentParam
   const int32_t* __restrict__ from_labels = args.table_labels + entry * args.cells;
   int32_t* __restrict__ inputs = args.inputs + row * args.cells;
   int32_t* __restrict__ labels = args.labels + row * args.cells;
+  ArcCopy copy;
+  int input_rows = 0, input_cols = 0, label_rows = 0, label_cols = 0;
+  if (kRule == AugmentRule::arc) {
+    copy = arc_copy_of(pick[1]);
+    input_rows = arc_run(from_inputs, args.side, args.side, lane);
+    input_cols = arc_run(from_inputs, 1, args.side, lane);
+    label_rows = arc_run(from_labels, args.side, args.side, lane);
+    label_cols = arc_run(from_labels, 1, args.side, lane);
+  }
 #pragma unroll 4
   for (int64_t cell = lane; cell < args.cells; cell += 32) {
     if (kRule == AugmentRule::none) {
@@ -69,6 +84,9 @@ __global__ void __launch_bounds__(kWarps * 32) augment_kernel(const AugmentParam
       const int source = sudoku_source(symmetry, args.side, i, j);
       inputs[cell] = sudoku_token(symmetry, from_inputs[source]);
       labels[cell] = sudoku_token(symmetry, from_labels[source]);
+    } else if (kRule == AugmentRule::arc) {
+      inputs[cell] = arc_copy_token(copy, from_inputs, args.side, input_rows, input_cols, i, j, 0);
+      labels[cell] = arc_copy_token(copy, from_labels, args.side, label_rows, label_cols, i, j, kArcIgnored);
     } else {
       const int source = dihedral_source_cell(transform, args.side, args.side, i, j);
       inputs[cell] = from_inputs[source];
@@ -82,6 +100,7 @@ __global__ void __launch_bounds__(kWarps * 32) augment_kernel(const AugmentParam
 cudaError_t launch(const AugmentParams& params, cudaStream_t stream) {
   const auto kernel = params.rule == AugmentRule::none     ? augment_kernel<AugmentRule::none>
                       : params.rule == AugmentRule::sudoku ? augment_kernel<AugmentRule::sudoku>
+                      : params.rule == AugmentRule::arc    ? augment_kernel<AugmentRule::arc>
                                                            : augment_kernel<AugmentRule::dihedral>;
   kernel<<<static_cast<unsigned>((params.rows + kWarps - 1) / kWarps), kWarps * 32, 0, stream>>>(params);
   return cudaGetLastError();

@@ -7,7 +7,7 @@
 
 namespace hrm::ops::cuda {
 
-enum class AugmentRule : int { none, sudoku, dihedral };
+enum class AugmentRule : int { none, sudoku, dihedral, arc };
 
 // Contiguous rows of `cells` tokens.
 struct AugmentParams {

@@ -28,6 +28,7 @@ void augment_cuda(const AugmentArgs& args) {
   params.seed = args.how.seed;
   params.rule = args.how.kind == AugmentKind::none     ? cuda::AugmentRule::none
                 : args.how.kind == AugmentKind::sudoku ? cuda::AugmentRule::sudoku
+                : args.how.kind == AugmentKind::arc    ? cuda::AugmentRule::arc
                                                        : cuda::AugmentRule::dihedral;
   params.side = static_cast<int>(square_side(params.cells));
   params.box_rows = static_cast<int>(args.how.box_rows);
