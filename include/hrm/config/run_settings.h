@@ -181,7 +181,7 @@ struct EvalConfig {
       "rollouts of each puzzle, one of which is chosen; the first has no noise and is what 1 rollout gives",
       Tasks{"puzzle"});
     f("agreeing_rollouts", &EvalConfig::agreeing_rollouts, IntRange{0, 32768}, "rollouts",
-      "stop a puzzle with several rollouts when so many of them have the same answer and the model's own rule halts "
+      "stop a puzzle with several rollouts when this many of them have the same answer and the model's own rule halts "
       "them; the answer is then one of these; 0 = half of the rollouts, but at least 2",
       Tasks{"puzzle"}, kEarlyHalt);
     f("noise", &EvalConfig::noise, RealRange{0, 100}, "",

@@ -137,7 +137,7 @@ void add_solve(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 65535));
   sub->add_flag(
          "--early-halt", o->early_halt,
-         "stop each puzzle when the model's own rule halts it, or so many of its rollouts with the same answer as "
+         "stop each puzzle when the model's own rule halts it, or as many of its rollouts with the same answer as "
          "eval.agreeing_rollouts of the run says")
       ->excludes("--watch");
   CLI::Option* rollouts = sub->add_option("--rollouts", o->rollouts,

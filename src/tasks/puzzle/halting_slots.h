@@ -31,7 +31,7 @@ class HaltingSlots {
   at::Tensor row_or(int64_t places, int64_t spare) const;
 
   // Runs `segment(places)` until all rows have halted. It calls refill() and finish(). The host learns one segment
-  // late how many rows are left, so the device does not wait for it. `places_for(rows)`: how many places so many rows
+  // late how many rows are left, so the device does not wait for it. `places_for(rows)`: how many places this many rows
   // need. Where that is fewer than run, `move(kept)` moves the places kept (places) int64 to the front, in this order.
   void run(int64_t rows, const std::function<int64_t(int64_t)>& places_for, const std::function<void(int64_t)>& segment,
            const std::function<void(const at::Tensor& kept)>& move);
