@@ -25,6 +25,7 @@ import comparison  # noqa: E402
 import lm_quality  # noqa: E402
 import polychromic_quality  # noqa: E402
 import random_texts  # noqa: E402
+import seed_spread  # noqa: E402
 import time_to_accuracy  # noqa: E402
 
 HERE = dict(work="hrm384", batch=384, gpu="NVIDIA H200", torch="2.11", ours="hrm_train 0.1.0", peak_bytes=2**30)
@@ -407,6 +408,83 @@ class Report(unittest.TestCase):
 
     def test_others_are_not(self):
         self.assertIn("| ours | 10 | 80.0 % | - | - |", self.report(official=200, ours=100)[1])
+
+
+class SeedSpread(unittest.TestCase):
+    PROGRAM = """#!{python}
+import json, pathlib, sys
+words = sys.argv[1:]
+if words[0] == "config":
+    print(json.dumps(dict(train=dict(global_batch_size=8))))
+    sys.exit()
+keys = dict(word.split("=", 1) for word in words if "=" in word)
+folder = pathlib.Path(keys["run.dir"], keys["run.name"])
+(folder / "checkpoints/step-000000001").mkdir(parents=True, exist_ok=True)
+with open(pathlib.Path(keys["run.dir"], "calls"), "a") as file:
+    file.write(json.dumps(words) + "\\n")
+if "train.micro_batch_size" in keys and pathlib.Path(keys["run.dir"], "stop").exists():
+    sys.exit(75)
+late = 10 * int(keys["run.seed"])
+with open(folder / "metrics.jsonl", "w") as file:
+    for step in range(100, int(keys["train.steps"]) + 1, 100):
+        solved = min(1.0, max(0.0, (step - 100 - late) / 200))
+        file.write(json.dumps(dict([("step", step), ("eval/exact_accuracy", solved)])) + "\\n")
+"""
+
+    def run_script(self, folder, *more):
+        program = pathlib.Path(folder, "hrm_train")
+        program.write_text(self.PROGRAM.format(python=sys.executable))
+        program.chmod(0o755)
+        config = pathlib.Path(folder, "config.json")
+        config.write_text("{}")
+        return subprocess.run([sys.executable, "-B", ROOT / "scripts/bench/seed_spread.py", "--config", config, "--out",
+                               pathlib.Path(folder, "out"), "--binary", program, "--steps", "400", "--eval-every", "100",
+                               "--runs", "2", *more], capture_output=True, text=True, timeout=120)
+
+    def test_one_source_of_chance_at_a_time(self):
+        with tempfile.TemporaryDirectory(prefix="hrm_spread_test_") as folder:
+            out = pathlib.Path(folder, "out")
+            out.mkdir()
+            (out / "stop").touch()
+            done = self.run_script(folder)
+            self.assertEqual(done.returncode, 75, done.stderr)
+            self.assertIn("rounding_2 was stopped", done.stderr)
+            (out / "stop").unlink()
+            done = self.run_script(folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            calls = [json.loads(line) for line in (out / "calls").read_text().splitlines()]
+            self.assertEqual(len(calls), 3 + 7 + 1)  # initial weights, runs, and one that went on
+            by_name = {next(w for w in words if w.startswith("run.name="))[9:]: words for words in calls[::-1]}
+            for name, seed, weights, micro in (("base", 0, 0, None), ("weights_2", 0, 2, None), ("data_2", 2, 0, None),
+                                               ("rounding_2", 0, 0, 4), ("rounding_4", 0, 0, 2)):
+                words = by_name[name]
+                self.assertIn(f"run.seed={seed}", words)
+                self.assertEqual(words[words.index("--init") + 1], str(out.resolve() / f"initial_seed{weights}"))
+                self.assertEqual([w for w in words if "micro" in w], [f"train.micro_batch_size={micro}"] if micro else [])
+            again = [words for words in calls if "run.name=rounding_2" in words][1]
+            self.assertNotIn("--init", again)  # it goes on from its own checkpoint
+            self.assertIn("| data_2 | 0.0 | 40.0 | 90.0 | 100.0 | 220 |", done.stdout)
+            self.assertIn("| data | 3 | 0.0 | 10.0 | 200 | 20 |", done.stdout)
+            self.assertIn("| rounding | 3 | 0.0 | 0.0 | 100 | 0 |", done.stdout)
+            self.assertTrue((out / "spread.svg").exists())
+            found = json.loads((out / "spread.json").read_text())
+            self.assertEqual(found["runs"]["base"]["300"], 1.0)
+            self.assertEqual(self.run_script(folder).returncode, 0)
+            self.assertEqual(len((out / "calls").read_text().splitlines()), len(calls))  # nothing again
+
+    def test_the_step_of_a_level_lies_between_evaluations(self):
+        self.assertEqual(seed_spread.reached({100: 0.0, 200: 0.4, 300: 0.6}, 0.5), 250)
+        self.assertEqual(seed_spread.reached({100: 0.8}, 0.4), 50)
+        self.assertIsNone(seed_spread.reached({100: 0.0, 200: 0.4}, 0.5))
+
+    def test_refuses(self):
+        with tempfile.TemporaryDirectory(prefix="hrm_spread_test_") as folder:
+            for words, part in ((("--kinds", "luck"), "none of weights"), (("--runs", "4"), "no 16 equal micro-batches"),
+                                (("--config", "/no.json"), "does not exist"), (("--binary", "/no/x"), "is no program")):
+                done = self.run_script(folder, *words)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(part, done.stderr)
+                self.assertEqual(len(done.stderr.strip().splitlines()), 1)
 
 
 class LanguageQuality(unittest.TestCase):
