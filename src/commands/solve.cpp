@@ -109,46 +109,53 @@ class Solver {
               " does not read z_L, so all rollouts would be equal; give ", "--noisy-state z_H");
       fp8_.emplace(loaded_.model->fp8());
       rollouts_ = std::make_unique<tasks::RolloutEvaluator>(
-          *loaded_.model, tasks::RolloutOptions{.rows = rollout_rows(options_, batch.valid_rows),
-                                                .rollouts = options_.rollouts,
-                                                .segments = segments_,
-                                                .noise = options_.noise < 0 ? kept.noise : options_.noise,
-                                                .noisy_state = state,
-                                                .residual_window = kept.residual_window,
-                                                .seed = static_cast<uint64_t>(loaded_.config.run.seed),
-                                                .cuda_graphs = loaded_.config.runtime.cuda_graphs,
-                                                .early_halt = options_.early_halt,
-                                                .agreeing = kept.agreeing_rollouts,
-                                                .call_puzzles = batch.valid_rows});
+          *loaded_.model,
+          tasks::RolloutOptions{.rows = rollout_rows(options_, batch.valid_rows),
+                                .rollouts = options_.rollouts,
+                                .segments = segments_,
+                                .noise = options_.noise < 0 ? kept.noise : options_.noise,
+                                .noisy_state = state,
+                                .residual_window = kept.residual_window,
+                                .seed = static_cast<uint64_t>(loaded_.config.run.seed),
+                                .cuda_graphs = loaded_.config.runtime.cuda_graphs,
+                                .early_halt = options_.early_halt,
+                                .agreeing = options_.agreeing > 0 ? options_.agreeing : kept.agreeing_rollouts,
+                                .call_puzzles = batch.valid_rows});
     }
     const tasks::RolloutEvaluator::Answers found = rollouts_->run(batch, next_numbers(questions.size()));
     const bool by_rules = options_.selector == "valid";
     require(!by_rules || game_.has_rules(), ExitCode::usage, "--selector valid needs the rules of the puzzles, which ",
             "are not known; choose another selector");
-    const auto selector = by_rules ? config::RolloutSelector::q
-                          : options_.selector.empty()
-                              ? kept.selector
-                              : config::value_of_name<config::RolloutSelector>(options_.selector);
-    const at::Tensor chosen = tasks::choose_rollouts(found, selector).to(at::kCPU);
+    const auto rows = static_cast<int64_t>(questions.size()), K = options_.rollouts;
     const at::Tensor tokens = found.tokens.to(at::kCPU, at::kLong).contiguous();
+    std::vector<std::string> texts;  // K for each question
+    for (int64_t row = 0; row < rows; ++row) {
+      const at::Tensor of_row = tokens[row];
+      for (int64_t k = 0; k < K; ++k) texts.push_back(text_of(questions[static_cast<size_t>(row)], of_row, k));
+    }
+    at::Tensor chosen;
+    if (by_rules) {
+      const at::Tensor valid = at::empty({rows, K}, at::kBool);
+      for (int64_t i = 0; i < rows * K; ++i) {
+        const std::string& question = questions[static_cast<size_t>(i / K)].text;
+        valid.data_ptr<bool>()[i] = *game_.valid(question, texts[static_cast<size_t>(i)]);
+      }
+      chosen = tasks::choose_valid(found, valid.to(found.q_halt.device()));
+    } else {
+      chosen = tasks::choose_rollouts(found, options_.selector.empty()
+                                                 ? kept.selector
+                                                 : config::value_of_name<config::RolloutSelector>(options_.selector));
+    }
+    chosen = chosen.to(at::kCPU);
     const at::Tensor q_halt = found.q_halt.to(at::kCPU).contiguous(), segments = found.segments.to(at::kCPU);
     std::vector<Answer> answers;
-    for (int64_t row = 0; row < static_cast<int64_t>(questions.size()); ++row) {
-      const Question& question = questions[static_cast<size_t>(row)];
-      const at::Tensor of_row = tokens[row];
-      std::vector<std::string> texts;
-      for (int64_t k = 0; k < options_.rollouts; ++k) texts.push_back(text_of(question, of_row, k));
-      const float* q = q_halt.const_data_ptr<float>() + row * options_.rollouts;
-      auto best = static_cast<size_t>(chosen[row].item<int64_t>());
-      const auto valid = [&](size_t k) { return game_.valid(question.text, texts[k]); };
-      if (by_rules && !*valid(best)) {
-        for (size_t k = 0; k < texts.size(); ++k) {
-          const bool better = !*valid(best) || q[k] > q[best];
-          if (better && *valid(k)) best = k;
-        }
-      }
-      answers.push_back({texts[best], 1 / (1 + std::exp(-static_cast<double>(q[best]))), valid(best),
-                         segments[row].item<int64_t>(), std::count(texts.begin(), texts.end(), texts[best])});
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto first = texts.begin() + row * K;
+      const int64_t best = chosen[row].item<int64_t>();
+      const std::string& text = *(first + best);
+      const double q = q_halt.const_data_ptr<float>()[row * K + best];
+      answers.push_back({text, 1 / (1 + std::exp(-q)), game_.valid(questions[static_cast<size_t>(row)].text, text),
+                         segments[row].item<int64_t>(), std::count(first, first + K, text)});
     }
     return answers;
   }
@@ -269,6 +276,8 @@ int run_solve(const SolveOptions& options) {
   require(!options.early_halt || options.batch_size == 0 || options.batch_size >= options.rollouts, ExitCode::usage,
           "--batch-size ", options.batch_size, " has no room for all rollouts of a puzzle, which --early-halt stops ",
           "together; give at least ", options.rollouts);
+  require(options.agreeing <= options.rollouts, ExitCode::usage, "--agreeing ", options.agreeing, " is more than ",
+          "--rollouts ", options.rollouts, "; give fewer");
   require(!options.watch || game->has_rules(), ExitCode::usage, "--watch draws Sudoku and mazes only; leave it out");
   std::istringstream in(text);
   const std::vector<Question> questions = game->read(in);

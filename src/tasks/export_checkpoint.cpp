@@ -24,8 +24,9 @@ bool is_of_this_machine(const std::string& paths) {
 
 // Whether a setting means nothing, or something else, where the checkpoint is read.
 bool is_of_the_run(const config::Field& field) {
-  // The scales of fp8 are training state. There is one set of weights only.
-  static const std::vector<std::string> kKeys{"runtime.device", "precision.recursions", "eval.weights"};
+  // The scales of fp8 are training state. There is one set of weights only. How many rows fit depends on the memory.
+  static const std::vector<std::string> kKeys{"runtime.device", "precision.recursions", "eval.weights",
+                                              "eval.batch_size"};
   if (std::find(kKeys.begin(), kKeys.end(), field.key) != kKeys.end()) return true;
   return field.key.starts_with("parallel.") || field.key.starts_with("profiling.");
 }

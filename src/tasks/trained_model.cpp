@@ -11,9 +11,10 @@ ChosenWeights choose_weights(const std::filesystem::path& checkpoint, const std:
   ChosenWeights chosen{.stored = checkpoint::load_weights(checkpoint)};
   const bool has_average = chosen.stored.only_average || !chosen.stored.ema.empty();
   require(wanted != "ema" || has_average, ExitCode::checkpoint, "'", checkpoint.string(),
-          "' holds no averaged weights (optim.ema was 0, or an export chose one set); use --weights raw");
+          "' holds no averaged weights (optim.ema was 0, or an export chose one set); use --weights raw or "
+          "eval.weights=raw");
   require(wanted != "raw" || !chosen.stored.only_average, ExitCode::checkpoint, "'", checkpoint.string(),
-          "' holds averaged weights alone, which an export chose; use --weights auto");
+          "' holds only averaged weights, which an export chose; use --weights auto or eval.weights=auto");
   chosen.averaged = wanted != "raw" && has_average;
   return chosen;
 }

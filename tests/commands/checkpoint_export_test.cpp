@@ -164,7 +164,8 @@ TEST_F(CheckpointExport, TheChosenSetKeepsItsName) {
   EXPECT_EQ(export_from("run_ema", "auto"), "averaged, float32");
   EXPECT_EQ(export_from("run_raw", "auto"), "raw, float32");
   expect_error(ExitCode::checkpoint, {"no averaged weights", "chose one set"}, [&] { export_from("run_raw", "ema"); });
-  expect_error(ExitCode::checkpoint, {"averaged weights alone"}, [&] { export_from("run_ema", "raw"); });
+  expect_error(ExitCode::checkpoint, {"only averaged weights", "eval.weights=auto"},
+               [&] { export_from("run_ema", "raw"); });
   const std::vector<std::string> overrides = {"runtime.device=cpu"};
   EXPECT_TRUE(tasks::open_puzzle_model(dir_ / "run_ema", overrides, "auto", 81).averaged);
   EXPECT_FALSE(tasks::open_puzzle_model(dir_ / "run_raw", overrides, "auto", 81).averaged);

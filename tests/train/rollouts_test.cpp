@@ -274,6 +274,25 @@ TEST(RolloutSelector, ChoosesAmongWhatAPuzzleStoppedFor) {
   }
 }
 
+// A valid answer first, then one that the puzzle stopped for, then the larger Q value.
+TEST(RolloutSelector, ChoosesByTheRules) {
+  RolloutEvaluator::Answers answers{.tokens = at::zeros({1, 4, 1}, at::kInt),
+                                    .q_halt = at::tensor({4.0F, 3.0F, 1.0F, 2.0F}).view({1, 4}),
+                                    .residual = at::zeros({1, 4}),
+                                    .settled = at::zeros({1, 4}, at::kInt)};
+  const auto chosen = [&](std::vector<int64_t> valid) {
+    return tasks::choose_valid(answers, at::tensor(valid, at::kLong).to(at::kBool).view({1, 4})).item<int64_t>();
+  };
+  EXPECT_EQ(chosen({0, 0, 0, 0}), 0);
+  EXPECT_EQ(chosen({0, 0, 1, 1}), 3);
+  answers.decided = at::tensor({0, 1, 1, 0}, at::kInt).to(at::kBool).view({1, 4});
+  EXPECT_EQ(chosen({0, 0, 0, 0}), 1);
+  EXPECT_EQ(chosen({1, 0, 1, 1}), 2);
+  EXPECT_EQ(chosen({1, 0, 0, 1}), 0);
+  answers.q_halt[0][0] = NAN;
+  EXPECT_EQ(chosen({1, 0, 0, 1}), 3);
+}
+
 TEST(RolloutSelector, NeverChoosesWhatIsNoNumber) {
   const RolloutEvaluator::Answers answers{.tokens = at::tensor({0, 0, 0, 0, 0, 0, 1, 2}, at::kInt).view({1, 4, 2}),
                                           .q_halt = at::tensor({NAN, NAN, NAN, -5.0f}).view({1, 4}),

@@ -53,6 +53,7 @@ struct SolveOptions {
   int64_t segments = 0;     // 0: halt_max_steps of the model
   bool early_halt = false;  // a puzzle stops when the model's own rule halts it; not with watch
   int64_t rollouts = 1;     // of each puzzle, as eval.rollouts
+  int64_t agreeing = 0;     // with early_halt and rollouts; 0: eval.agreeing_rollouts of the run
   double noise = -1;        // below 0: eval.noise of the run
   std::string noisy_state;  // empty: eval.noisy_state of the run
   // Empty: eval.selector of the run. valid: the valid answer with the largest Q value; if none is valid, as q.

@@ -37,7 +37,8 @@ class HaltingSlots;
 
 class RolloutEvaluator {
  public:
-  // After the last segment. N puzzles, K rollouts, S cells; on the model's device.
+  // After the last segment. N puzzles, K rollouts, S cells; on the model's device. With early_halt the next call
+  // overwrites them.
   struct Answers {
     at::Tensor tokens;    // (N, K, S) int32: largest logit of each cell
     at::Tensor q_halt;    // (N, K) float32
@@ -95,5 +96,9 @@ class RolloutEvaluator {
 // larger Q value decides between equal ones of settled and majority, then the first rollout. NaN is never chosen before
 // a number. Where a puzzle stopped early, all but first choose among the answers that it stopped for.
 at::Tensor choose_rollouts(const RolloutEvaluator::Answers& answers, config::RolloutSelector selector);
+
+// (N) int64: a rollout whose answer obeys the rules, `valid` (N, K) bool, or any if none does. Among these, answers
+// that the puzzle stopped for come first, then the largest Q value.
+at::Tensor choose_valid(const RolloutEvaluator::Answers& answers, const at::Tensor& valid);
 
 }  // namespace hrm::tasks

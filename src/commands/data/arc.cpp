@@ -53,7 +53,7 @@ void run_data_pictures(const PicturesCommand& command, std::ostream& out) {
     for (ArcTask& task : tasks) {
       names.push_back(task.name);
       require(seen.insert(task.name).second, ExitCode::data, path, ": task ", printable_start(task.name),
-              " stands in another subset, too; name each task once");
+              " is named twice; name each task once");
       if (wanted.empty() || wanted.contains(task.name)) list.push_back(std::move(task));
     }
   }

@@ -135,17 +135,22 @@ void add_solve(CLI::App& app, Action& action) {
                   "number of reasoning segments, which may exceed that of training (default: as trained)")
       ->type_name("N")
       ->check(CLI::Range(1, 65535));
-  sub->add_flag(
-         "--early-halt", o->early_halt,
-         "stop each puzzle when the model's own rule halts it, or as many of its rollouts with the same answer as "
-         "eval.agreeing_rollouts of the run says")
-      ->excludes("--watch");
+  CLI::Option* early_halt = sub->add_flag("--early-halt", o->early_halt,
+                                          "stop each puzzle when the model's own rule halts it, or --agreeing of its "
+                                          "rollouts with the same answer")
+                                ->excludes("--watch");
   CLI::Option* rollouts = sub->add_option("--rollouts", o->rollouts,
                                           "runs of each puzzle, all but the first with noise; one answer is chosen")
                               ->capture_default_str()
                               ->type_name("K")
                               ->check(CLI::Range(1, 32768))
                               ->excludes("--watch");
+  sub->add_option("--agreeing", o->agreeing,
+                  "rollouts that must agree before a puzzle stops early (default: eval.agreeing_rollouts of the run)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 32768))
+      ->needs(rollouts)
+      ->needs(early_halt);
   sub->add_option("--noise", o->noise,
                   "standard deviation of the noise that rollouts add to their state (default: eval.noise of the run)")
       ->type_name("STD")

@@ -187,7 +187,7 @@ ArcBuildResult build_arc(const ArcBuildOptions& options, const fs::path& out) {
     random.shuffle(sources);
     for (ArcSource& source : sources) {
       require(names.insert(source.task.name).second, ExitCode::data, path.string(), ": task ",
-              printable_start(source.task.name), " stands in another subset, too; name each task once");
+              printable_start(source.task.name), " is named twice; name each task once");
       if (test) test_puzzles[source.task.name] = source.json;
       std::vector<ArcAugmentation> copies = draw_copies(source.task, options.augment, random);
       result.not_full += static_cast<int64_t>(copies.size()) <= options.augment && options.augment > 0;

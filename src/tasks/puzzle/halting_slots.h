@@ -13,7 +13,6 @@ namespace hrm::tasks {
 
 class HaltingSlots {
  public:
-  HaltingSlots() = default;  // not usable
   HaltingSlots(int64_t places, at::Device device);
 
   // Before a call: no place has a row, and `rows` rows wait.

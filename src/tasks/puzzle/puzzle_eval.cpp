@@ -150,13 +150,12 @@ at::Tensor choose_by_rules(const RolloutEvaluator::Answers& answers, const at::T
   const at::Tensor tokens = answers.tokens.to(at::kCPU).contiguous(),
                    asked = questions.to(at::kCPU, at::kInt).contiguous();
   const int64_t N = tokens.size(0), K = tokens.size(1), S = tokens.size(2);
-  std::vector<double> valid;
+  const at::Tensor valid = at::empty({N, K}, at::kBool);
   for (int64_t row = 0; row < N * K; ++row) {
     const int32_t* question = asked.const_data_ptr<int32_t>() + row / K * S;
-    valid.push_back(rules(question, tokens.const_data_ptr<int32_t>() + row * S) ? 1 : 0);
+    valid.data_ptr<bool>()[row] = rules(question, tokens.const_data_ptr<int32_t>() + row * S);
   }
-  const at::Tensor share = answers.q_halt.to(at::kDouble).sigmoid().nan_to_num(0) * 0.999;
-  return (at::tensor(valid, at::kDouble).view({N, K}).to(share.device()) + share).argmax(1);
+  return choose_valid(answers, valid.to(answers.q_halt.device()));
 }
 
 }  // namespace

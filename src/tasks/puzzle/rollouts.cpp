@@ -35,11 +35,13 @@ at::Tensor repeated(const at::Tensor& values, int64_t times) {
 // others, which get no more than 1. Answers are compared by a hash of 64 bits, for all pairs of all cells are many.
 // Equal hashes stand together when sorted.
 at::Tensor agreement(const at::Tensor& tokens, const at::Tensor& counted = {}) {
-  at::Tensor hash = at::zeros(tokens.sizes().slice(0, 2), tokens.options().dtype(at::kLong));
-  for (const at::Tensor& column : tokens.unbind(-1)) {
-    hash = (hash + column + 1) * int64_t{0x2545F4914F6CDD1D};  // wraps around; odd, so nothing is lost
-    hash = hash.bitwise_xor(hash.bitwise_right_shift(29));
+  // A sum of the cells with mixed 64-bit weights, which wraps around.
+  at::Tensor weights = at::arange(1, tokens.size(-1) + 1, tokens.options().dtype(at::kLong));
+  for (const int64_t factor : {int64_t{0x2545F4914F6CDD1D}, int64_t{0x369DEA0F31A53F85}}) {
+    weights = weights * factor;
+    weights = weights.bitwise_xor(weights.bitwise_right_shift(31));
   }
+  at::Tensor hash = (tokens.to(at::kLong) * weights).sum(-1);
   if (counted.defined()) hash = at::where(counted, hash, at::arange(hash.size(1), hash.options()));
   const auto [sorted, order] = hash.sort(1);
   const at::Tensor first = at::searchsorted(sorted, sorted, /*out_int32=*/false, /*right=*/false),
@@ -273,6 +275,14 @@ RolloutEvaluator::Answers RolloutEvaluator::run_early_halt(const Call& call, boo
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, N); };
   return {part(found_.tokens),  part(found_.q_halt),   part(found_.residual),
           part(found_.settled), part(found_.segments), part(found_.decided)};
+}
+
+at::Tensor choose_valid(const RolloutEvaluator::Answers& answers, const at::Tensor& valid) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor share = answers.q_halt.to(at::kDouble).sigmoid().nan_to_num(0) * 0.999;
+  at::Tensor score = valid.to(at::kDouble) * 2 + share;
+  if (answers.decided.defined()) score = score + answers.decided.to(at::kDouble);
+  return score.argmax(1);
 }
 
 at::Tensor choose_rollouts(const RolloutEvaluator::Answers& answers, config::RolloutSelector selector) {
