@@ -66,7 +66,7 @@ BenchCall act_end(const BenchShape& s, at::Device device, at::ScalarType dtype) 
 BenchCall add_state_noise(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const auto longs = at::device(device).dtype(at::kLong);
   return {{Random{device, dtype}.activations({s.batch, s.length(), s.width}), at::arange(s.batch, longs),
-           at::zeros({}, longs), 0.1, int64_t{7}}};
+           at::zeros({s.batch}, longs), 0.1, int64_t{7}}};
 }
 
 BenchCall damped_update(const BenchShape& s, at::Device device, at::ScalarType dtype) {
