@@ -47,7 +47,7 @@ TEST(ArcCli, TasksAreDrawn) {
   expect_refusal(ExitCode::usage, {"data", "pictures", frames().string(), "--task", "frame", "--out", out},
                  {"--task 'frame'", "1 tasks", "did you mean 'frames'?"});
   expect_refusal(ExitCode::data, {"data", "pictures", challenges, challenges, "--out", (dir / "twice").string()},
-                 {"task a", "another subset"});
+                 {"task a", "named twice"});
   expect_refusal(ExitCode::data, {"data", "pictures", (dir / "none").string(), "--out", out}, {"neither a folder"});
   expect_refusal(ExitCode::environment, {"data", "pictures", frames().string(), "--out", challenges}, {"challenges"});
   expect_refusal(ExitCode::usage, {"data", "pictures", frames().string()}, {"--out"});
