@@ -162,7 +162,8 @@ def main():
     (args.out / "spread.json").write_text(json.dumps(dict(runs=runs, level=args.level, kinds=found), indent=1) + "\n",
                                           encoding="utf-8")
     show(runs, found, args.level)
-    files = [f"{name.replace('_', ' ')}={args.out / name}" for name in runs]
+    # One colour for each kind.
+    files = [f"{name.replace('_', ', ')}={args.out / name}" for name in runs]
     return subprocess.run([str(command.ROOT / "scripts/plot_run"), *files, "--plot", "exact_accuracy", "--title",
                            "Runs that differ in one source of chance", "--out", str(args.out / "spread.svg")],
                           stdout=subprocess.DEVNULL).returncode
