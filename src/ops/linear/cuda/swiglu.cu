@@ -1,6 +1,7 @@
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
+#include "ops/cuda/silu.cuh"
 #include "ops/linear/cuda/swiglu.h"
 
 namespace hrm::ops::cuda {
@@ -8,26 +9,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kUnroll = 2;  // packs in flight in each thread
-
-// 1 / (1 + exp(-x)). The fast forms lose a few float32 roundings, far below one of a 16-bit type.
-template <typename T>
-__device__ inline float sigmoid(float x) {
-  if constexpr (sizeof(T) == 4) {
-    return 1.0f / (1.0f + expf(-x));
-  } else {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-  }
-}
-
-// Plain ATen divides x by 1 + exp(-x). The products differ from that by a rounding of float32.
-template <typename T>
-__device__ inline float silu(float x) {
-  if constexpr (sizeof(T) == 4) {
-    return x / (1.0f + expf(-x));
-  } else {
-    return x * sigmoid<T>(x);
-  }
-}
 
 // act = silu(gate) * up, rounded after each.
 template <typename T>

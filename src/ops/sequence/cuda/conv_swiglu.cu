@@ -6,6 +6,7 @@
 #include "ops/cuda/column_sum.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
+#include "ops/cuda/silu.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -27,25 +28,6 @@ struct Runs {
 Runs runs_of(int64_t length) {
   const int64_t count = (length + kRun - 1) / kRun, each = (length + count - 1) / count;
   return {(length + each - 1) / each, each};
-}
-
-// 1 / (1 + exp(-x)). The fast forms lose a few float32 roundings, far below one of a 16-bit type.
-template <typename T>
-__device__ inline float sigmoid(float x) {
-  if constexpr (sizeof(T) == 4) {
-    return 1.0f / (1.0f + expf(-x));
-  } else {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-  }
-}
-
-template <typename T>
-__device__ inline float silu(float x) {
-  if constexpr (sizeof(T) == 4) {
-    return x / (1.0f + expf(-x));
-  } else {
-    return x * sigmoid<T>(x);
-  }
 }
 
 // silu'(x), from s = sigmoid(x).
