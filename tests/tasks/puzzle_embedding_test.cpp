@@ -5,6 +5,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/objectives/act.h"
 #include "hrm/optim/sparse_sign_sgd.h"
+#include "hrm/tasks/puzzle_eval.h"
 #include "train/small_run.h"
 
 namespace hrm {
@@ -220,6 +221,50 @@ TEST(PuzzleEmbedding, AFailedPassLeavesNoGradient) {
   };
   const auto names = static_cast<int64_t>(objectives::act_metric_names().size());
   EXPECT_TRUE(at::equal(table_after("failed", names + 1), table_after("plain", names)));
+}
+
+// With the blank identifier, answers are those of the blank row; the samples keep their own identifiers.
+TEST(PuzzleEmbedding, ABlankIdentifierStandsForAllInAnEvaluation) {
+  const auto dir = fresh_folder("runs");
+  const auto dataset = write_shared_identifiers(dir / "data");
+  SmallRun run(dir / "run", options(dataset, "8", 4));
+  models::PuzzleModel& model = run.task.model();
+  const config::Config& config = run.loaded.config;
+  const auto train = data::open_dataset(dataset, "train", config.data);
+  struct Seen {
+    at::Tensor identifiers, q_halt;
+  };
+  const auto evaluated = [&](bool blank, int64_t rollouts) {
+    tasks::PuzzleEvalOptions options = tasks::puzzle_eval_options(config, model, run.runtime, /*training_batch=*/0);
+    options.blank_identifier = blank;
+    options.rollouts.rollouts = rollouts;
+    std::vector<at::Tensor> identifiers, q_halt;
+    options.on_answers = [&](const tasks::PuzzleAnswers& answers) {
+      identifiers.push_back(answers.identifiers);
+      q_halt.push_back(answers.q_halt);
+    };
+    tasks::PuzzleEvaluation(model, train, config.objective, options, run.runtime.device).run([](const auto&) {});
+    return Seen{at::cat(identifiers), at::cat(q_halt)};
+  };
+  const auto set = [&](const at::Tensor& rows) {
+    const at::NoGradGuard no_grad;
+    model.named_parameters()["q_head.weight"].copy_(
+        at::arange(model.named_parameters()["q_head.weight"].numel(), at::kFloat).sin().view({2, -1}));
+    model.puzzle_embedding().copy_(rows);
+    model.parameter_set().refresh_compute();
+  };
+  const at::Tensor table =
+      at::arange(model.puzzle_embedding().numel(), at::kFloat).mul(1.3).cos().view_as(model.puzzle_embedding());
+  for (const int64_t rollouts : {1, 2}) {
+    SCOPED_TRACE(rollouts);
+    set(table);
+    const Seen own = evaluated(false, rollouts), blank = evaluated(true, rollouts);
+    EXPECT_TRUE(blank.identifiers.equal(own.identifiers));
+    EXPECT_GT(own.identifiers.min().item<int64_t>(), 0);
+    EXPECT_GT((blank.q_halt - own.q_halt).abs().max().item<double>(), 1e-3);
+    set(table[0].expand_as(table));
+    EXPECT_TRUE(evaluated(false, rollouts).q_halt.equal(blank.q_halt));
+  }
 }
 
 }  // namespace

@@ -82,6 +82,9 @@ class PuzzleEvaluation {
 
  private:
   NamedValues run_rollouts(const std::function<void(const EvalProgress&)>& progress);
+  at::Tensor take_identifiers(data::TestBatch& test) const;
+  void hand_over(const data::TestBatch& test, const at::Tensor& identifiers, const at::Tensor& tokens,
+                 const at::Tensor& q_halt) const;
 
   models::PuzzleModel& model_;
   config::ObjectiveConfig objective_;
@@ -91,9 +94,6 @@ class PuzzleEvaluation {
   std::unique_ptr<PuzzleEvaluator> evaluator_;  // or, with rollouts:
   std::unique_ptr<RolloutEvaluator> rollouts_;
   config::RolloutSelector selector_ = config::RolloutSelector::q;
-  data::TestBatch read_batch(int64_t index) const;
-  void hand_over(const data::TestBatch& test, int64_t index, const at::Tensor& tokens, const at::Tensor& q_halt) const;
-
   PuzzleRules rules_;
   std::optional<int64_t> blank_;  // the identifier that the model gets instead of a sample's own
   std::function<void(const PuzzleAnswers&)> on_answers_;

@@ -125,18 +125,17 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
 
 PuzzleEvaluation::~PuzzleEvaluation() = default;
 
-// A batch as the model gets it; hand_over() has the samples' own identifiers.
-data::TestBatch PuzzleEvaluation::read_batch(int64_t index) const {
-  data::TestBatch test = reader_->batch(index);
-  if (blank_) test.batch.puzzle_identifiers = at::full_like(test.batch.puzzle_identifiers, *blank_);
-  return test;
+// The samples' own identifiers. From now on, `test` has those that the model gets.
+at::Tensor PuzzleEvaluation::take_identifiers(data::TestBatch& test) const {
+  at::Tensor own = test.batch.puzzle_identifiers;
+  if (blank_) test.batch.puzzle_identifiers = at::full_like(own, *blank_);
+  return own;
 }
 
-void PuzzleEvaluation::hand_over(const data::TestBatch& test, int64_t index, const at::Tensor& tokens,
+void PuzzleEvaluation::hand_over(const data::TestBatch& test, const at::Tensor& identifiers, const at::Tensor& tokens,
                                  const at::Tensor& q_halt) const {
-  const at::Tensor own = blank_ ? reader_->batch(index).batch.puzzle_identifiers : test.batch.puzzle_identifiers;
   const auto host = [](const at::Tensor& t, at::ScalarType type) { return t.to(at::kCPU, type).contiguous(); };
-  on_answers_({.identifiers = host(own.narrow(0, 0, test.batch.valid_rows), at::kInt),
+  on_answers_({.identifiers = host(identifiers.narrow(0, 0, test.batch.valid_rows), at::kInt),
                .inputs = host(test.batch.inputs.narrow(0, 0, test.batch.valid_rows), at::kInt),
                .tokens = host(tokens, at::kInt),
                .q_halt = host(q_halt, at::kFloat)});
@@ -178,7 +177,8 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
   AsyncReader finished;
   int64_t done = 0;
   for (int64_t index = 0; index < reader_->num_batches(); ++index) {
-    const data::TestBatch test = read_batch(index);
+    data::TestBatch test = reader_->batch(index);
+    const at::Tensor identifiers = take_identifiers(test);
     const int64_t valid = test.batch.valid_rows;
     done += test.global_valid_rows;
     if (valid > 0) {
@@ -193,7 +193,7 @@ NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalPr
       const at::Tensor chosen = choose_rollouts(answers, selector_), found = of(right, chosen);
       if (on_answers_) {
         const at::Tensor cell = chosen.view({-1, 1, 1}).expand({-1, 1, answers.tokens.size(2)});
-        hand_over(test, index, answers.tokens.gather(1, cell).squeeze(1), of(answers.q_halt, chosen));
+        hand_over(test, identifiers, answers.tokens.gather(1, cell).squeeze(1), of(answers.q_halt, chosen));
       }
       const at::Tensor cells = (hits.logical_and(labelled).sum(-1) / labelled.sum(-1).clamp_min(1)).to(at::kDouble);
       const at::Tensor halts = of(answers.q_halt, chosen).ge(0).eq(found.gt(0)).logical_and(counted.squeeze(1));
@@ -251,7 +251,8 @@ NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>
   };
   int64_t done = 0;
   for (int64_t index = 0; index < reader_->num_batches(); ++index) {
-    const data::TestBatch test = read_batch(index);
+    data::TestBatch test = reader_->batch(index);
+    const at::Tensor identifiers = take_identifiers(test);
     const int64_t valid = test.batch.valid_rows;
     done += test.global_valid_rows;
     if (valid == 0) {  // the last batch may not have a row for every rank
@@ -260,7 +261,7 @@ NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>
       continue;
     }
     const PuzzleEvaluator::Answers answers = evaluator_->run(test.batch, test.examples);
-    if (on_answers_) hand_over(test, index, answers.logits.argmax(-1), answers.q_halt);
+    if (on_answers_) hand_over(test, identifiers, answers.logits.argmax(-1), answers.q_halt);
     // Padding rows are skipped: they would enter the Q loss as solved puzzles.
     models::SegmentOutput output;
     output.logits = answers.logits;
