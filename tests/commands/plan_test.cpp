@@ -283,7 +283,7 @@ TEST(Plan, GradientCycles) {
   const double unit = 384.0 * 82 * 512 * 2, logits = 384.0 * 82 * 11 * 2;
   for (const config::PuzzleArch arch : {config::PuzzleArch::trm, config::PuzzleArch::urm}) {
     const double updates = arch == config::PuzzleArch::trm ? 7 : 6;  // of a cycle
-    const double one_update = 1 + 2 * 15;                           // what it keeps
+    const double one_update = 1 + 2 * 15;                            // what it keeps
     for (const int64_t cycles : {1, 2, 3}) {
       const auto [plan, passes] = planned(arch, cycles, false, false);
       const auto recorded = static_cast<double>(cycles) * updates;

@@ -71,8 +71,8 @@ struct CycleResult {
 };
 
 void expect_equal_cycles(const CycleResult& a, const CycleResult& b, const std::string& what) {
-  for (const auto member :
-       {&CycleResult::logits, &CycleResult::q, &CycleResult::z_H, &CycleResult::z_L, &CycleResult::gradient, &CycleResult::rows_gradient}) {
+  for (const auto member : {&CycleResult::logits, &CycleResult::q, &CycleResult::z_H, &CycleResult::z_L,
+                            &CycleResult::gradient, &CycleResult::rows_gradient}) {
     EXPECT_TRUE(at::equal(a.*member, b.*member)) << what;
   }
 }
@@ -87,8 +87,8 @@ CycleResult run_cycles(PuzzleModel& model) {
   in.carry.z_H.fill_(7);
   in.carry.z_L.fill_(7);
   (loss / static_cast<double>(out.earlier.size() + 1)).backward();
-  return {out.logits.detach(), out.q.detach(), next.z_H,
-          next.z_L,            model.parameter_set().flat_grad().clone(), in.rows.grad()};
+  return {out.logits.detach(), out.q.detach(), next.z_H, next.z_L, model.parameter_set().flat_grad().clone(),
+          in.rows.grad()};
 }
 
 // The same put together from the modules, with autograd through all but the first cycles.
@@ -126,7 +126,7 @@ CycleResult cycles_by_hand(PuzzleModel& model, int64_t gradient_cycles, bool eve
     loss = loss.defined() ? loss + own : own;
   }
   (loss / static_cast<double>(every ? gradient_cycles : 1)).backward();
-  return {logits.detach().narrow(1, 1, 9), q.detach(), z_H.detach(), z_L.detach(),
+  return {logits.detach().narrow(1, 1, 9),           q.detach(),    z_H.detach(), z_L.detach(),
           model.parameter_set().flat_grad().clone(), in.rows.grad()};
 }
 
@@ -140,9 +140,10 @@ TEST(GradientCycles, AreThoseOfAWrittenOutSegment) {
           const std::string what = cat(config::name_of(arch), settles ? ", settling, " : ", ", c.gradient_cycles,
                                        every ? " cycles, a loss for each" : " cycles");
           c.loss_every_cycle = every;
-          const CycleResult got = run_cycles(*build_cycles(c)), want = cycles_by_hand(*build_cycles(c), c.gradient_cycles, every);
-          for (const auto member :
-               {&CycleResult::logits, &CycleResult::q, &CycleResult::z_H, &CycleResult::z_L, &CycleResult::gradient, &CycleResult::rows_gradient}) {
+          const CycleResult got = run_cycles(*build_cycles(c)),
+                            want = cycles_by_hand(*build_cycles(c), c.gradient_cycles, every);
+          for (const auto member : {&CycleResult::logits, &CycleResult::q, &CycleResult::z_H, &CycleResult::z_L,
+                                    &CycleResult::gradient, &CycleResult::rows_gradient}) {
             const double scale = (want.*member).abs().max().item<double>();
             EXPECT_LT((got.*member - want.*member).abs().max().item<double>(), 2e-4 * scale) << what;
           }
@@ -234,8 +235,9 @@ TEST(Recompute, ChangesNothing) {
             c.loss_every_cycle = cycles == 2;
             const CycleResult kept = run_cycles(*build_cycles(c, type));
             c.recompute = true;
-            expect_equal_cycles(kept, run_cycles(*build_cycles(c, type)),
-                         cat(config::name_of(arch), " ", type, ", damping ", c.damping, ", ", cycles, " of ", H_cycles));
+            expect_equal_cycles(
+                kept, run_cycles(*build_cycles(c, type)),
+                cat(config::name_of(arch), " ", type, ", damping ", c.damping, ", ", cycles, " of ", H_cycles));
           }
         }
       }

@@ -46,7 +46,8 @@ struct SegmentOutput {
   // Undefined in outputs that were assembled by hand.
   at::Tensor position_logits = {};  // (B, L, V)
   at::Tensor q = {};                // (B, 2) float32 = [q_halt, q_continue]
-  // With model.loss_every_cycle, in gradient mode: what the heads read after the other differentiated H cycles, in order.
+  // With model.loss_every_cycle, in gradient mode: what the heads read after the other differentiated H cycles, in
+  // order.
   std::vector<ReadOut> earlier = {};
 };
 

@@ -130,9 +130,9 @@ void PuzzlePlan::add_times(const PlanInput& in, Plan& plan) const {
     plan.time.push_back({"embedding rows", clock.moved(2 * gathered), "of all ranks, written and summed"});
   }
   plan.time.push_back({"everything else", kStepOverheadMs, "embedding, loss, ACT state, starts of kernels"});
-  plan.backward_ms = (fp32 * (2 * products + 2.5 * mixing) + norms) * passes.recorded +
-                     (fp32 * (products + mixing) + 2 * normed + (s.fused_gate ? 0 : 1.5) * clock.moved(s.gate_up)) *
-                         passes.again;
+  plan.backward_ms =
+      (fp32 * (2 * products + 2.5 * mixing) + norms) * passes.recorded +
+      (fp32 * (products + mixing) + 2 * normed + (s.fused_gate ? 0 : 1.5) * clock.moved(s.gate_up)) * passes.again;
 }
 
 std::string PuzzlePlan::shares() const {

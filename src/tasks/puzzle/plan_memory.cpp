@@ -372,10 +372,9 @@ void PuzzlePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
     memory.add("gathered rows", gathered, "of the puzzle embedding, from all ranks");
     memory.moment = "update of the puzzle embedding";
   } else {
-    memory.add(
-        "activations kept", ledger.kept_at_peak(),
-        cat("for the backward pass of ", passes.recorded, " of ", passes.plain + passes.recorded, " layer passes",
-            c.model.recompute ? ", whose updates keep their inputs alone" : ""));
+    memory.add("activations kept", ledger.kept_at_peak(),
+               cat("for the backward pass of ", passes.recorded, " of ", passes.plain + passes.recorded,
+                   " layer passes", c.model.recompute ? ", whose updates keep their inputs alone" : ""));
     memory.add("temporaries", ledger.peak() - ledger.kept_at_peak(), "at the peak");
     memory.moment = ledger.peak_moment();
   }

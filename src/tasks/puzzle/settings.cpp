@@ -63,8 +63,8 @@ void check_model(const Checker& check, const ModelConfig& m) {
                   " is the attention baseline; set model.mlp_t to false, or model.arch to trm");
   }
   if (!m.facts().cycles || m.facts().one_step_gradient) {
-    for (const auto& [key, off] :
-         {std::pair{"model.gradient_cycles", m.gradient_cycles == 1}, {"model.loss_every_cycle", !m.loss_every_cycle}}) {
+    for (const auto& [key, off] : {std::pair{"model.gradient_cycles", m.gradient_cycles == 1},
+                                   {"model.loss_every_cycle", !m.loss_every_cycle}}) {
       check.require(off, check.at(key), " is of models that differentiate whole H cycles, which ",
                     check.at("model.arch"), " does not; leave ", key, " out");
     }
