@@ -30,8 +30,9 @@ SegmentOutput Hrm::segment(const Carry& carry, const at::Tensor& inputs, const a
   {
     const at::Tensor injection = cycle(x, z_H, z_L, L_cycles() - 1, draws, number);
     // The one-step gradient.
-    z_L = update(*L_level_, z_L, injection, draws, number);
+    z_L = update(*L_level_, recorded_start(z_L, carry.z_L), injection, draws, number);
   }
+  z_H = recorded_start(z_H, carry.z_H);
   z_H = update(*H_level_, z_H, z_L, draws, number);
   return read_out(z_H, z_L);
 }
@@ -53,8 +54,7 @@ double Hrm::flops_per_sample_segment() const {
 }
 
 double Hrm::flops_per_sample_step() const {
-  const double backward = 2 * (static_cast<double>(config_.L_layers + config_.H_layers) * block_flops() + head_flops());
-  return forward_passes() * flops_per_sample_segment() + backward;
+  return step_flops(config_.L_layers + config_.H_layers);
 }
 
 }  // namespace hrm::models

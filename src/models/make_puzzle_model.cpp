@@ -22,7 +22,15 @@ void check_arch(const config::ModelConfig& c) {
             " has no recursion that model.damping or model.path_noise could act on; leave both 0");
     require(!c.depth_curriculum, ExitCode::usage, "model.arch=", c.arch,
             " has no cycles that model.depth_curriculum could cut; leave it false");
+    require(!c.recompute, ExitCode::usage, "model.arch=", c.arch,
+            " makes one update per segment, which model.recompute could not spare; leave it false");
   }
+  if (!c.facts().cycles || c.facts().one_step_gradient) {
+    require(c.gradient_cycles == 1 && !c.loss_every_cycle, ExitCode::usage, "model.arch=", c.arch,
+            " does not differentiate whole H cycles; set model.gradient_cycles=1 and model.loss_every_cycle=false");
+  }
+  require(c.gradient_cycles >= 1 && c.gradient_cycles <= c.H_cycles, ExitCode::usage, "model.gradient_cycles is ",
+          c.gradient_cycles, " but must be at least 1 and at most model.H_cycles (", c.H_cycles, ")");
   require(!c.mlp_t || !c.facts().convolution, ExitCode::usage, "model.arch=", c.arch,
           " mixes positions by attention and a convolution; leave model.mlp_t false");
   if (c.mlp_t) {

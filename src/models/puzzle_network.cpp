@@ -7,6 +7,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/nn/init.h"
+#include "hrm/nn/recompute.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/damped_update.h"
 #include "hrm/ops/embed.h"
@@ -152,7 +153,7 @@ at::Tensor PuzzleNetwork::embed_inputs(const at::Tensor& inputs, const at::Tenso
   return ((embed(1) + embed_pos_->weight()) * (scale / std::numbers::sqrt2)).to(dtype);
 }
 
-SegmentOutput PuzzleNetwork::read_out(const at::Tensor& z_H, const at::Tensor& z_L) const {
+ReadOut PuzzleNetwork::read_heads(const at::Tensor& z_H) const {
   const at::Tensor &lm = lm_head_->weight(), &q_weight = q_head_->weight(), &q_bias = q_head_->bias();
   HeadWeights weights{.lm_weight = lm_head_->compute_weight().detach(),
                       .q_weight = q_head_->compute_weight().detach(),
@@ -163,7 +164,15 @@ SegmentOutput PuzzleNetwork::read_out(const at::Tensor& z_H, const at::Tensor& z
     weights.grad_q_bias = ops::gradient_buffer(q_bias);
   }
   const variable_list heads = Heads::apply(z_H, lm, q_weight, q_bias, weights);
-  const at::Tensor &logits = heads[0], &q = heads[1];
+  return {.position_logits = heads[0], .q = heads[1]};
+}
+
+void PuzzleNetwork::read_cycle(const at::Tensor& z_H, std::vector<ReadOut>& earlier) const {
+  if (config_.loss_every_cycle && at::GradMode::is_enabled()) earlier.push_back(read_heads(z_H));
+}
+
+SegmentOutput PuzzleNetwork::read_out(const at::Tensor& z_H, const at::Tensor& z_L) const {
+  const auto [logits, q] = read_heads(z_H);
   return {.carry = {z_H.detach(), z_L.detach()},
           .logits = logits.narrow(1, dims_.puzzle_emb_len, dims_.seq_len),
           .q_halt = q.select(1, 0),
@@ -179,8 +188,22 @@ at::Tensor PuzzleNetwork::read_q(const at::Tensor& first) const {
 
 at::Tensor PuzzleNetwork::update(const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection,
                                  const SegmentDraws& draws, int64_t& number) const {
+  const int64_t own = settles() ? number++ : number;
+  if (!config_.recompute || !at::GradMode::is_enabled()) return compute_update(module, z, injection, draws, own);
+  const auto part = [this, &module, draws, own](const std::vector<at::Tensor>& in) -> std::vector<at::Tensor> {
+    return {compute_update(module, in[0], in[1], draws, own)};
+  };
+  return nn::recompute(part, {z, injection}, module.layers().front()->mlp().down_proj().weight()).front();
+}
+
+at::Tensor PuzzleNetwork::compute_update(const nn::ReasoningModule& module, const at::Tensor& z,
+                                         const at::Tensor& injection, const SegmentDraws& draws, int64_t number) const {
   const at::Tensor updated = module.forward(z, injection);
-  return settles() ? damped(updated, z, draws, number++) : updated;
+  return settles() ? damped(updated, z, draws, number) : updated;
+}
+
+at::Tensor PuzzleNetwork::recorded_start(const at::Tensor& z, const at::Tensor& carry) const {
+  return config_.recompute && at::GradMode::is_enabled() && z.is_same(carry) ? z.clone() : z;
 }
 
 at::Tensor PuzzleNetwork::recur(const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection,
@@ -247,6 +270,12 @@ double PuzzleNetwork::head_flops() const {
   const auto D = static_cast<double>(config_.hidden_size);
   const auto L = static_cast<double>(dims_.puzzle_emb_len + dims_.seq_len);
   return 2 * D * (L * static_cast<double>(dims_.vocab_size) + 2);
+}
+
+double PuzzleNetwork::step_flops(int64_t recorded_blocks) const {
+  const double losses = config_.loss_every_cycle ? static_cast<double>(gradient_cycles()) : 1;
+  return forward_passes() * flops_per_sample_segment() + (losses - 1) * head_flops() +
+         2 * (static_cast<double>(recorded_blocks) * block_flops() + losses * head_flops());
 }
 
 double PuzzleNetwork::forward_passes() const {

@@ -14,16 +14,23 @@ SegmentOutput Trm::segment(const Carry& carry, const at::Tensor& inputs, const a
   int64_t number = 0;
   {
     const at::NoGradGuard no_grad;
-    for (int64_t h = 0; h + 1 < H_cycles(); ++h) {
+    for (int64_t h = 0; h < H_cycles() - gradient_cycles(); ++h) {
       z_L = recur(*L_level_, z_L, z_H + x, draws, number, L_cycles());
       z_H = recur(*L_level_, z_H, z_L, draws, number);
     }
   }
-  // The whole last cycle is recorded.
-  const at::Tensor injection = z_H + x;
-  for (int64_t l = 0; l < L_cycles(); ++l) z_L = update(*L_level_, z_L, injection, draws, number);
-  z_H = update(*L_level_, z_H, z_L, draws, number);
-  return read_out(z_H, z_L);
+  // The last cycles are recorded as a whole.
+  std::vector<ReadOut> earlier;
+  z_H = recorded_start(z_H, carry.z_H), z_L = recorded_start(z_L, carry.z_L);
+  for (int64_t h = 0; h < gradient_cycles(); ++h) {
+    if (h > 0) read_cycle(z_H, earlier);
+    const at::Tensor injection = z_H + x;
+    for (int64_t l = 0; l < L_cycles(); ++l) z_L = update(*L_level_, z_L, injection, draws, number);
+    z_H = update(*L_level_, z_H, z_L, draws, number);
+  }
+  SegmentOutput out = read_out(z_H, z_L);
+  out.earlier = std::move(earlier);
+  return out;
 }
 
 double Trm::flops_per_sample_segment() const {
@@ -32,8 +39,7 @@ double Trm::flops_per_sample_segment() const {
 }
 
 double Trm::flops_per_sample_step() const {
-  const double backward = 2 * (static_cast<double>((L_cycles() + 1) * config_.L_layers) * block_flops() + head_flops());
-  return forward_passes() * flops_per_sample_segment() + backward;
+  return step_flops(gradient_cycles() * (L_cycles() + 1) * config_.L_layers);
 }
 
 }  // namespace hrm::models

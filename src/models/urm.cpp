@@ -14,11 +14,18 @@ SegmentOutput Urm::segment(const Carry& carry, const at::Tensor& inputs, const a
   int64_t number = 0;
   {
     const at::NoGradGuard no_grad;
-    h = recur(*layers_, h, x, draws, number, (H_cycles() - 1) * L_cycles());
+    h = recur(*layers_, h, x, draws, number, (H_cycles() - gradient_cycles()) * L_cycles());
   }
-  // The whole last cycle is recorded.
-  for (int64_t l = 0; l < L_cycles(); ++l) h = update(*layers_, h, x, draws, number);
-  return read_out(h, carry.z_L);
+  // The last cycles are recorded as a whole.
+  std::vector<ReadOut> earlier;
+  h = recorded_start(h, carry.z_H);
+  for (int64_t cycle = 0; cycle < gradient_cycles(); ++cycle) {
+    if (cycle > 0) read_cycle(h, earlier);
+    for (int64_t l = 0; l < L_cycles(); ++l) h = update(*layers_, h, x, draws, number);
+  }
+  SegmentOutput out = read_out(h, carry.z_L);
+  out.earlier = std::move(earlier);
+  return out;
 }
 
 double Urm::flops_per_sample_segment() const {
@@ -26,8 +33,7 @@ double Urm::flops_per_sample_segment() const {
 }
 
 double Urm::flops_per_sample_step() const {
-  const double backward = 2 * (static_cast<double>(L_cycles() * config_.L_layers) * block_flops() + head_flops());
-  return forward_passes() * flops_per_sample_segment() + backward;
+  return step_flops(gradient_cycles() * L_cycles() * config_.L_layers);
 }
 
 }  // namespace hrm::models

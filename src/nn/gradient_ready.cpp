@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "hrm/nn/recompute.h"
+
 namespace hrm::nn {
 
 using torch::autograd::variable_list;
@@ -32,7 +34,8 @@ void GradientReady::listen(Listener listener, Listener used_again) {
 
 at::Tensor GradientReady::mark(const at::Tensor& input, int group) {
   if (!listener_ || !at::GradMode::is_enabled()) return input;
-  if (++uses_[static_cast<size_t>(group)] == 2 && used_again_) used_again_(group);
+  // A part that a backward pass computes again was counted in the forward pass.
+  if (!computes_again() && ++uses_[static_cast<size_t>(group)] == 2 && used_again_) used_again_(group);
   if (!input.requires_grad()) return input;
   // detach() shares memory and version counter, so saved tensors still detect in-place changes.
   at::Tensor output = input.detach();

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <memory>
+#include <utility>
 
 namespace hrm::nn {
 namespace {
@@ -17,6 +18,20 @@ using torch::autograd::variable_list;
 struct PartHolder : torch::CustomClassHolder {
   explicit PartHolder(RecomputedPart callable) : part(std::move(callable)) {}
   RecomputedPart part;
+};
+
+thread_local bool again = false;
+
+// While alive, computes_again() is true.
+class SecondCall {
+ public:
+  SecondCall() : before_(std::exchange(again, true)) {}
+  ~SecondCall() { again = before_; }
+  SecondCall(const SecondCall&) = delete;
+  SecondCall& operator=(const SecondCall&) = delete;
+
+ private:
+  bool before_;
 };
 
 variable_list run(const RecomputedPart& part, const variable_list& inputs, variable_list& leaves) {
@@ -41,8 +56,11 @@ struct Recompute : torch::autograd::Function<Recompute> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "a recomputed part has no second derivative");
     const auto holder = ctx->saved_data["part"].toCapsule();
-    variable_list leaves;
-    const variable_list out = run(static_cast<PartHolder*>(holder.get())->part, ctx->get_saved_variables(), leaves);
+    variable_list leaves, out;
+    {
+      const SecondCall second;
+      out = run(static_cast<PartHolder*>(holder.get())->part, ctx->get_saved_variables(), leaves);
+    }
     variable_list roots, root_grads;
     for (size_t i = 0; i < out.size(); ++i) {
       if (!out[i].requires_grad() || !grads[i].defined()) continue;
@@ -62,6 +80,10 @@ struct Recompute : torch::autograd::Function<Recompute> {
 std::vector<at::Tensor> recompute(const RecomputedPart& part, const std::vector<at::Tensor>& inputs,
                                   const at::Tensor& leaf) {
   return Recompute::apply(leaf, at::TensorList(inputs), part);
+}
+
+bool computes_again() {
+  return again;
 }
 
 }  // namespace hrm::nn

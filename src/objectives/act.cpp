@@ -95,11 +95,30 @@ const std::vector<std::string>& act_metric_names() {
 
 ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,
                  const std::optional<at::Tensor>& target_q_continue, LossKind kind, LossPrecision precision) {
-  const at::Tensor& logits = output.position_logits.defined() ? output.position_logits : output.logits;
-  const int64_t prefix = logits.size(1) - state.labels.size(1);
-  const ops::TokenLoss tokens = ops::token_loss(logits, state.labels, prefix, kind, precision);
-  const ops::ActLossSums sums = ops::act_loss(tokens, q_of(output), target_q_continue, state.steps, state.halted);
-  return {.loss = sums.loss, .metrics = sums.metrics};
+  const auto sums_of = [&](const at::Tensor& logits, const at::Tensor& q) {
+    const int64_t prefix = logits.size(1) - state.labels.size(1);
+    const ops::TokenLoss tokens = ops::token_loss(logits, state.labels, prefix, kind, precision);
+    return ops::act_loss(tokens, q, target_q_continue, state.steps, state.halted);
+  };
+  const ops::ActLossSums last =
+      sums_of(output.position_logits.defined() ? output.position_logits : output.logits, q_of(output));
+  if (output.earlier.empty()) return {.loss = last.loss, .metrics = last.metrics};
+  const auto losses_of = [](const ops::ActLossSums& sums) {
+    return sums.metrics.narrow(0, ops::kActMetrics - ops::kActLosses, ops::kActLosses);
+  };
+  at::Tensor loss = last.loss;
+  for (const models::ReadOut& read : output.earlier) {
+    const ops::ActLossSums sums = sums_of(read.position_logits, read.q);
+    loss = loss + sums.loss;
+    const at::NoGradGuard no_grad;
+    losses_of(last).add_(losses_of(sums));
+  }
+  const double share = 1 / static_cast<double>(output.earlier.size() + 1);
+  {
+    const at::NoGradGuard no_grad;
+    losses_of(last).mul_(share);
+  }
+  return {.loss = loss * share, .metrics = last.metrics};
 }
 
 ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,

@@ -118,6 +118,13 @@ INSTANTIATE_TEST_SUITE_P(
         Recipe{"HRM768", "hrm_sudoku17.json", {"train.global_batch_size=768"}, false},
         Recipe{"TRM768", "trm_att_sudoku17.json", {}, false}, Recipe{"TRMMLP768", "trm_mlp_sudoku17.json", {}, false},
         Recipe{"URM384", "urm_sudoku17.json", {}, false},
+        Recipe{"URM384AllCycles", "urm_sudoku17.json", {"model.gradient_cycles=2"}, false},
+        Recipe{"URM384Recompute", "urm_sudoku17.json", {"model.gradient_cycles=2", "model.recompute=true"}, false},
+        Recipe{"TRM768AllCycles",
+               "trm_att_sudoku17.json",
+               {"model.gradient_cycles=3", "model.loss_every_cycle=true", "model.recompute=true"},
+               false},
+        Recipe{"HRM384Recompute", "hrm_sudoku17.json", {"model.recompute=true"}, false},
         Recipe{"HRMMaze128", "hrm_maze30.json", {"train.global_batch_size=128", "train.micro_batch_size=0"}, true}),
     [](const auto& info) { return info.param.name; });
 

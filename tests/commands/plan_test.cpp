@@ -263,6 +263,63 @@ TEST(Plan, Urm) {
   EXPECT_TRUE(outline.model->named_parameters().contains("layers.3.mlp.dwconv.weight"));
 }
 
+// The updates of a segment of TRM, L_cycles + 1 in each H cycle, and of URM, L_cycles.
+TEST(Plan, GradientCycles) {
+  const auto planned = [](config::PuzzleArch arch, int64_t gradient_cycles, bool every, bool recompute) {
+    PlanInput in = sudoku(384);
+    config::ModelConfig& m = in.config.model;
+    m.arch = arch;
+    m.H_layers = 0;
+    m.L_layers = 2;
+    m.H_cycles = 3;
+    m.L_cycles = 6;
+    m.no_ACT_continue = true;
+    m.gradient_cycles = gradient_cycles;
+    m.loss_every_cycle = every;
+    m.recompute = recompute;
+    in.model = std::make_shared<tasks::PuzzlePlan>(arch, testing::dims_of(in));
+    return std::pair{make_plan(in), tasks::block_passes(m, /*second_forward=*/false)};
+  };
+  const double unit = 384.0 * 82 * 512 * 2, logits = 384.0 * 82 * 11 * 2;
+  for (const config::PuzzleArch arch : {config::PuzzleArch::trm, config::PuzzleArch::urm}) {
+    const double updates = arch == config::PuzzleArch::trm ? 7 : 6;  // of a cycle
+    const double one_update = 1 + 2 * 15;                            // what it keeps
+    for (const int64_t cycles : {1, 2, 3}) {
+      const auto [plan, passes] = planned(arch, cycles, false, false);
+      const auto recorded = static_cast<double>(cycles) * updates;
+      EXPECT_EQ(passes.recorded, 2 * recorded);
+      EXPECT_EQ(passes.plain, 2 * (3 * updates - recorded));
+      EXPECT_EQ(passes.again, 0);
+      EXPECT_NEAR(item(plan.memory, "activations kept") / unit, recorded * one_update, 3);
+
+      const auto [again, passes_again] = planned(arch, cycles, false, true);
+      EXPECT_EQ(passes_again.again, 2 * recorded);
+      EXPECT_EQ(passes_again.recorded, passes.recorded);
+      // The states, the injections, and one update in its backward pass.
+      const double kept = recorded + static_cast<double>(cycles) + one_update;
+      EXPECT_NEAR(item(again.memory, "activations kept") / unit, kept, 4);
+      EXPECT_LT(again.tensors_peak, plan.tensors_peak);
+      EXPECT_GT(again.step_ms, plan.step_ms);
+      EXPECT_GT(again.backward_ms, plan.backward_ms);
+
+      if (cycles == 1) continue;
+      const Plan every = planned(arch, cycles, true, true).first;
+      EXPECT_NEAR(every.tensors_peak - again.tensors_peak, 2 * static_cast<double>(cycles - 1) * logits, 0.1 * logits);
+    }
+  }
+}
+
+// The last update of each state.
+TEST(Plan, RecomputeOfTheOneStepGradient) {
+  PlanInput in = sudoku(384);
+  const Plan kept = make_plan(in);
+  in.config.model.recompute = true;
+  const Plan again = make_plan(in);
+  EXPECT_LT(again.tensors_peak, 0.8 * kept.tensors_peak);
+  EXPECT_GT(again.step_ms, kept.step_ms);
+  EXPECT_EQ(tasks::block_passes(in.config.model, false).again, tasks::block_passes(in.config.model, false).recorded);
+}
+
 TEST(Plan, WhatFits) {
   PlanInput in = sudoku(768);
   in.gpu = gpu("L4");

@@ -445,6 +445,8 @@ TEST(Load, DumpLoadsToTheSameConfiguration) {
                                          "model.hidden_size",
                                          "model.arch",
                                          "model.mlp_t",
+                                         "model.gradient_cycles",
+                                         "model.loss_every_cycle",
                                          "train.eval_every",
                                          "train.micro_batch_size",
                                          "train.steps",

@@ -17,11 +17,14 @@ struct Case {
   bool mlp_t;
   ops::Backend backend;
   at::ScalarType dtype;
+  bool all_cycles = false;  // model.gradient_cycles, with a loss for each
+  bool recompute = false;
 };
 
 std::string name_of(const Case& c) {
   return c.arch + (c.mlp_t ? "_mlp_t" : "") + (c.backend == ops::Backend::fused ? "_fused" : "_reference") +
-         (c.dtype == at::kFloat ? "_float" : "_bfloat16");
+         (c.dtype == at::kFloat ? "_float" : "_bfloat16") + (c.all_cycles ? "_all_cycles" : "") +
+         (c.recompute ? "_recompute" : "");
 }
 void PrintTo(const Case& c, std::ostream* out) {
   *out << name_of(c);
@@ -33,7 +36,13 @@ std::vector<Case> cases() {
     for (const bool mlp_t : {false, true}) {
       if (mlp_t && arch == "urm") continue;  // has no such variant
       for (const ops::Backend backend : {ops::Backend::fused, ops::Backend::reference}) {
-        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) all.push_back({arch, mlp_t, backend, dtype});
+        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+          all.push_back({arch, mlp_t, backend, dtype});
+          const bool whole_cycles = arch == "trm" || arch == "urm";
+          if (whole_cycles) all.push_back({arch, mlp_t, backend, dtype, /*all_cycles=*/true});
+          if (whole_cycles) all.push_back({arch, mlp_t, backend, dtype, /*all_cycles=*/true, /*recompute=*/true});
+          if (arch == "hrm") all.push_back({arch, mlp_t, backend, dtype, /*all_cycles=*/false, /*recompute=*/true});
+        }
       }
     }
   }
@@ -57,6 +66,9 @@ class GradientReadyTest : public testing::TestWithParam<Case> {
     c.H_cycles = 2;
     c.L_cycles = 3;
     if (!c.facts().cycles) c.H_cycles = c.L_cycles = 1;
+    if (GetParam().all_cycles) c.gradient_cycles = c.H_cycles;
+    c.loss_every_cycle = GetParam().all_cycles;
+    c.recompute = GetParam().recompute;
     data::PuzzleMeta meta;
     meta.vocab_size = 11;
     meta.seq_len = 9;
@@ -73,7 +85,10 @@ class GradientReadyTest : public testing::TestWithParam<Case> {
     const SegmentOutput out = model.segment(carry, tokens, rows);
     // As for the Q target of a training step: between the two passes, and not recorded.
     model.q_values(carry, tokens, rows);
-    (out.logits.square().sum() + out.q_halt.sum() + out.q_continue.square().sum()).backward();
+    at::Tensor loss = out.logits.square().sum() + out.q_halt.sum() + out.q_continue.square().sum();
+    EXPECT_EQ(out.earlier.size(), GetParam().all_cycles ? 1u : 0u);
+    for (const ReadOut& read : out.earlier) loss = loss + read.position_logits.square().sum() + read.q.square().sum();
+    loss.backward();
   }
 };
 

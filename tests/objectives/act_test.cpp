@@ -264,6 +264,57 @@ TEST(ActLoss, ConfiguredKindAndPrecision) {
   EXPECT_FALSE(act_loss(output, state, {}, objective).loss.requires_grad());
 }
 
+// The loss and its parts are means over the read-outs, each of which has its own Q value; all else is of the last one.
+TEST(ActLoss, MeanOfTheReadOuts) {
+  const int64_t B = 4, P = 2, S = 3, V = 5;
+  ActState state;
+  state.labels = at::randint(0, V, {B, S}, at::kInt);
+  state.halted = flags({1, 0, 1, 1});
+  state.steps = at::tensor({2, 3, 1, 4}).to(at::kInt);
+  const auto read = [&] {
+    return models::ReadOut{at::randn({B, P + S, V}).requires_grad_(), at::randn({B, 2}).requires_grad_()};
+  };
+  const auto output_of = [](const models::ReadOut& of) {
+    models::SegmentOutput output;
+    output.position_logits = of.position_logits;
+    output.q = of.q;
+    return output;
+  };
+  const models::ReadOut reads[] = {read(), read(), read()};
+  for (const bool with_target : {false, true}) {
+    const std::optional<at::Tensor> target = with_target ? std::optional(at::rand({B})) : std::nullopt;
+    const auto loss = [&](const models::SegmentOutput& output) {
+      return act_loss(output, state, target, LossKind::stablemax, LossPrecision::f64);
+    };
+    at::Tensor want_loss = at::zeros({}, at::kDouble), want_metrics = at::zeros({8}, at::kDouble);
+    std::vector<at::Tensor> want_gradients;
+    for (const models::ReadOut& one : reads) {
+      const ActLoss alone = loss(output_of(one));
+      want_loss = want_loss + alone.loss.detach() / 3;
+      want_metrics.narrow(0, 5, 3).add_(alone.metrics.narrow(0, 5, 3) / 3);
+      want_metrics.narrow(0, 0, 5).copy_(alone.metrics.narrow(0, 0, 5));
+      (alone.loss / 3).backward();
+      for (const at::Tensor& leaf : {one.position_logits, one.q}) {
+        want_gradients.push_back(leaf.grad().clone());
+        leaf.mutable_grad() = at::Tensor();
+      }
+    }
+    models::SegmentOutput output = output_of(reads[2]);
+    output.earlier = {reads[0], reads[1]};
+    const ActLoss got = loss(output);
+    EXPECT_TRUE(at::allclose(got.loss, want_loss, 1e-12, 1e-12));
+    EXPECT_TRUE(at::allclose(got.metrics, want_metrics, 1e-12, 1e-12)) << got.metrics << want_metrics;
+    got.loss.backward();
+    for (size_t i = 0; i < std::size(reads); ++i) {
+      for (const auto& [leaf, want] : {std::pair{reads[i].position_logits, want_gradients[2 * i]},
+                                       std::pair{reads[i].q, want_gradients[2 * i + 1]}}) {
+        EXPECT_TRUE(at::allclose(leaf.grad(), want, 1e-6, 1e-9)) << i;
+        leaf.mutable_grad() = at::Tensor();
+      }
+    }
+  }
+}
+
 HaltDraws no_exploration(int64_t slots) {
   return {at::ones({slots}), at::zeros({slots}, at::kInt)};
 }
@@ -307,6 +358,48 @@ TEST(ActTrainSegment, MicroBatches) {
       EXPECT_TRUE(at::equal(whole.puzzle_identifiers, split.puzzle_identifiers));
     }
     EXPECT_GT(whole.puzzle_identifiers.max().item<int64_t>(), 5) << "nothing halted";
+  }
+}
+
+// With a loss after each cycle and with recomputation, over a carry that act_end overwrites before the backward pass.
+TEST(ActTrainSegment, EveryCycleInMicroBatches) {
+  for (const char* arch : {"trm", "urm"}) {
+    config::ModelConfig c = small_puzzle_model(arch)->config();
+    c.gradient_cycles = c.H_cycles = 2;
+    c.loss_every_cycle = true;
+    const models::PuzzleModelDims dims = small_puzzle_model(arch)->dims();
+    std::vector<at::Tensor> want;
+    for (const auto& [recompute, size] :
+         {std::pair{false, int64_t{6}}, {true, int64_t{6}}, {false, int64_t{2}}, {true, int64_t{2}}}) {
+      c.recompute = recompute;
+      const auto model = models::make_puzzle_model(c, dims, 0, at::kCPU, at::kFloat);
+      ActState state = make_act_state(*model, 6);
+      at::Tensor metrics = at::zeros({8}, at::kDouble);
+      for (int64_t step = 0; step < 3; ++step) {
+        const data::PuzzleBatch batch = rows(6, 6 * step);
+        for (int64_t first = 0; first < 6; first += size) {
+          ActState view = state.narrow(first, size);
+          at::Tensor leaf = make_puzzle_rows(*model, size);
+          act_begin(view,
+                    {.inputs = batch.inputs.narrow(0, first, size),
+                     .labels = batch.labels.narrow(0, first, size),
+                     .puzzle_identifiers = batch.puzzle_identifiers.narrow(0, first, size),
+                     .valid_rows = size},
+                    model->H_init(), model->L_init());
+          const TrainSegment segment = act_train_segment(*model, view, leaf, no_exploration(size), {});
+          EXPECT_EQ(segment.output.earlier.size(), 1U);
+          EXPECT_TRUE(segment.target_q_continue.has_value());
+          segment.loss.loss.backward();
+          metrics += segment.loss.metrics;
+        }
+      }
+      const std::vector<at::Tensor> got{metrics, model->parameter_set().flat_grad(), state.carry.z_H, state.carry.z_L};
+      if (want.empty()) want = got;
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(size == 6 ? at::equal(got[i], want[i]) : at::allclose(got[i], want[i], 1e-4, 1e-5))
+            << arch << (recompute ? ", recompute, " : ", ") << i;
+      }
+    }
   }
 }
 

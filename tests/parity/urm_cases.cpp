@@ -1,5 +1,5 @@
 // urm_forward: evaluation segments from a fresh start, and a training step whose gradients go through the last cycle,
-// or through the whole segment.
+// or through the whole segment: as one H cycle, or with all cycles differentiated.
 
 #include "hrm/ops/backend.h"
 #include "parity/model_case.h"
@@ -15,19 +15,25 @@ at::Tensor urm_tensor(const at::Tensor& t) {
   return t.to(device());
 }
 
+// Which updates of a segment are differentiated.
+enum class Gradient { last_cycle, one_long_cycle, all_cycles, all_computed_again };
+
 class UrmCase {
  public:
-  // `full`: gradients through all updates of a segment, which is the same segment with one H cycle.
-  UrmCase(const Case& loaded, bool full, const Mutation& mutation)
-      : loaded_(loaded), full_(full), config_(loaded.json.at("config")) {
+  UrmCase(const Case& loaded, Gradient gradient, const Mutation& mutation)
+      : loaded_(loaded), full_(gradient != Gradient::last_cycle), config_(loaded.json.at("config")) {
     config_["H_layers"] = 0;
     config_["L_layers"] = config_.at("num_layers");
     config_["halt_max_steps"] = config_.at("loops");
     config_["no_ACT_continue"] = true;
     model_ = build_model("urm", config_, at::kFloat, {.config = [&](config::ModelConfig& c) {
-                           if (!full) return;
-                           c.L_cycles *= c.H_cycles;
-                           c.H_cycles = 1;
+                           if (gradient == Gradient::one_long_cycle) {
+                             c.L_cycles *= c.H_cycles;
+                             c.H_cycles = 1;
+                           } else if (gradient != Gradient::last_cycle) {
+                             c.gradient_cycles = c.H_cycles;
+                             c.recompute = gradient == Gradient::all_computed_again;
+                           }
                          }});
     load_weights(*model_, loaded.group(kUrmPrefix));
     if (mutation.weights) mutation.weights(*model_);
@@ -144,9 +150,10 @@ void check_urm(const Case& loaded, const Mutation& mutation) {
   const ops::Backend before = ops::backend();
   for (const ops::Backend backend : {ops::Backend::fused, ops::Backend::reference}) {
     ops::set_backend(backend);
-    for (const bool full : {false, true}) {
-      SCOPED_TRACE(cat(full ? "whole segment" : "last cycle", backend == before ? "" : ", the other backend"));
-      UrmCase(loaded, full, mutation).check();
+    for (const Gradient gradient :
+         {Gradient::last_cycle, Gradient::one_long_cycle, Gradient::all_cycles, Gradient::all_computed_again}) {
+      SCOPED_TRACE(cat("gradient ", static_cast<int>(gradient), backend == before ? "" : ", the other backend"));
+      UrmCase(loaded, gradient, mutation).check();
     }
   }
   ops::set_backend(before);

@@ -171,6 +171,9 @@ INSTANTIATE_TEST_SUITE_P(
         SplitCase{"average", {"optim.ema=0.9", "optim.grad_clip=0.5"}},
         SplitCase{"trm", {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true"}},
         SplitCase{"urm", {"model.arch=urm", "model.H_layers=0", "model.H_cycles=2", "model.no_ACT_continue=true"}},
+        SplitCase{"all_cycles",
+                  {"model.arch=trm", "model.H_layers=0", "model.H_cycles=2", "model.gradient_cycles=2",
+                   "model.loss_every_cycle=true", "model.recompute=true", "model.no_ACT_continue=true"}},
         SplitCase{"settling", {"model.start_std=1", "model.path_noise=0.1", "model.damping=0.3"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -252,11 +255,23 @@ const SplitCase kTurns{"turns",
                         "train.steps=6", "train.micro_batch_size=1"},
                        {0, 2e-5}};
 
+// The same buckets, whose blocks run again in the backward pass, and a block that runs in each of two cycles.
+const SplitCase kTurnsRecompute{"turns_recompute",
+                                {"model.hidden_size=128", "model.H_layers=2", "model.L_layers=2",
+                                 "parallel.bucket_mb=1", "train.steps=6", "model.recompute=true"},
+                                {0, 2e-5}};
+const SplitCase kCycles{"cycles",
+                        {"model.arch=urm", "model.H_layers=0", "model.H_cycles=2", "model.L_cycles=1",
+                         "model.gradient_cycles=2", "model.loss_every_cycle=true", "model.L_layers=3",
+                         "model.hidden_size=128", "parallel.bucket_mb=1", "train.steps=6"},
+                        {0, 2e-5}};
+
 INSTANTIATE_TEST_SUITE_P(Cases, ZeroTest,
                          // All is rounded alike: the norm of the ranks' norms, too, which they send in two numbers.
                          ::testing::Values(SplitCase{"plain", {}, {0, 0}},
                                            SplitCase{"accumulation", {"train.micro_batch_size=1"}, {0, 0}}, kAverage,
-                                           kTrm, kTurns, SplitCase{"bf16", {"parallel.reduce=bf16"}, {0, 0}, true}),
+                                           kTrm, kTurns, kTurnsRecompute, kCycles,
+                                           SplitCase{"bf16", {"parallel.reduce=bf16"}, {0, 0}, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Cases, ZeroResumeTest, ::testing::Values(kAverage, kTrm, kTurns),
                          [](const auto& info) { return std::string(info.param.name); });

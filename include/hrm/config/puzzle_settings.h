@@ -24,7 +24,8 @@ struct PuzzleArchFacts {
   bool cycles = false;
   // z_H is the only state: its updates take the place of those of z_L, and z_L is passed on unread.
   bool one_state = false;
-  // Only the last update of z_L and of z_H is differentiated; otherwise the last H cycle, or the one pass.
+  // Only the last update of z_L and of z_H is differentiated; otherwise the last model.gradient_cycles H cycles, or the
+  // one pass.
   bool one_step_gradient = false;
   // Published names: the blocks are layers.N instead of L_level.layers.N, and init_hidden replaces H_init and L_init.
   bool flat_names = false;
@@ -68,6 +69,9 @@ struct ModelConfig {
   double damping = 0;
   double path_noise = 0;
   bool depth_curriculum = false;
+  int64_t gradient_cycles = 1;
+  bool loss_every_cycle = false;
+  bool recompute = false;
 
   // Whether a segment depends on random numbers (models::SegmentDraws).
   bool draws() const { return path_noise > 0; }
@@ -90,7 +94,7 @@ struct ModelConfig {
     f("expansion", &ModelConfig::expansion, RealRange{0, 64, true}, "",
       "sets the SwiGLU width to expansion * D * 2/3, rounded up to a multiple of 256");
     f("H_cycles", &ModelConfig::H_cycles, IntRange{1, 1024}, "cycles",
-      "high-level cycles of one segment (transformer: 1). urm differentiates the last one, as trm does");
+      "high-level cycles of one segment (transformer: 1)");
     f("L_cycles", &ModelConfig::L_cycles, IntRange{1, 1024}, "cycles",
       "low-level cycles in each high-level cycle (transformer: 1). urm updates its one state in each");
     f("H_layers", &ModelConfig::H_layers, IntRange{0, 1024}, "blocks",
@@ -129,6 +133,22 @@ struct ModelConfig {
       "train the first 30 % of the steps with a third of H_cycles and L_cycles and the next 30 % with two thirds "
       "(CGAR, arXiv 2511.08653). Evaluations run all of them",
       Resume::fixed);
+    f("gradient_cycles", &ModelConfig::gradient_cycles, IntRange{1, 1024}, "cycles",
+      "number of last H cycles of a segment that are differentiated (trm, urm); 1 = the published rule, H_cycles = all",
+      Resume::fixed);
+    f("loss_every_cycle", &ModelConfig::loss_every_cycle, Flag{}, "",
+      "use the mean of the losses after each differentiated H cycle instead of the loss after the last one "
+      "(trm, urm)",
+      Resume::fixed,
+      ReadWhen{.key = "model.gradient_cycles",
+               .values = {"1"},
+               .why = "differentiates one H cycle, whose loss is the usual one",
+               .way_out = "set model.gradient_cycles to 2 or more",
+               .unless = true});
+    f("recompute", &ModelConfig::recompute, Flag{}, "",
+      "keep only each update's input and compute the rest again in the backward pass (activation checkpointing; all "
+      "but transformer)",
+      Resume::free);
   }
 };
 

@@ -5,8 +5,10 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "hrm/config/config.h"
 #include "hrm/data/batch.h"
@@ -29,6 +31,12 @@ struct SegmentDraws {
   at::Tensor given = {};
 };
 
+// What the heads read from z_H.
+struct ReadOut {
+  at::Tensor position_logits;  // (B, L, V) compute dtype
+  at::Tensor q;                // (B, 2) float32 = [q_halt, q_continue]
+};
+
 struct SegmentOutput {
   Carry carry;            // detached
   at::Tensor logits;      // (B, S, V) compute dtype
@@ -38,6 +46,9 @@ struct SegmentOutput {
   // Undefined in outputs that were assembled by hand.
   at::Tensor position_logits = {};  // (B, L, V)
   at::Tensor q = {};                // (B, 2) float32 = [q_halt, q_continue]
+  // With model.loss_every_cycle, in gradient mode: what the heads read after the other differentiated H cycles, in
+  // order.
+  std::vector<ReadOut> earlier = {};
 };
 
 // Sizes derived from the configuration and the data.
@@ -58,8 +69,9 @@ class PuzzleModel : public torch::nn::Module {
 
   // Runs one segment from `carry`. `puzzle_rows`: (B, puzzle_emb_ndim) float32, the puzzle embeddings of the samples;
   // undefined if there are none. The caller gathers them, so that training can pass a leaf and read its gradient.
-  // Differentiable in gradient mode, by the model's own rule (HRM: one step; TRM and URM: the last cycle). Runs on the
-  // current stream.
+  // Differentiable in gradient mode, by the model's own rule (HRM: one step; TRM and URM: the last cycles, see
+  // gradient_cycles()). With model.recompute the backward pass runs the recorded updates again; `draws` must still hold
+  // its values then. Runs on the current stream.
   virtual SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows,
                                 const SegmentDraws& draws = {}) = 0;
 
@@ -90,6 +102,8 @@ class PuzzleModel : public torch::nn::Module {
   }
   int64_t H_cycles() const { return H_cycles_; }
   int64_t L_cycles() const { return L_cycles_; }
+  // The last H cycles of segment() that are differentiated: model.gradient_cycles, or all if there are fewer.
+  int64_t gradient_cycles() const { return std::min(config_.gradient_cycles, H_cycles_); }
 
   // FLOPs of the GEMMs (2mnk each) for one sample in one training step: segment forward and backward. Includes the
   // second forward for the Q target if configured.

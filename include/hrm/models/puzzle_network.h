@@ -35,13 +35,21 @@ class PuzzleNetwork : public PuzzleModel {
   // Whether updates are damped or noisy.
   bool settles() const;
   // One update of a state: module(z + injection), damped and with noise as configured. `number`: counts the updates of
-  // the segment, for its draws.
+  // the segment, for its draws. In gradient mode with model.recompute it keeps only z and injection.
   at::Tensor update(const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection,
                     const SegmentDraws& draws, int64_t& number) const;
   // The same `times` times, without gradient.
   at::Tensor recur(const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection,
                    const SegmentDraws& draws, int64_t& number, int64_t times = 1) const;
 
+  // The state `z` with which the recorded part begins. Where that is `carry`, which the caller overwrites before the
+  // backward pass, model.recompute needs a copy.
+  at::Tensor recorded_start(const at::Tensor& z, const at::Tensor& carry) const;
+
+  // What the heads read from z_H.
+  ReadOut read_heads(const at::Tensor& z_H) const;
+  // Adds the read-out of z_H to `earlier` if each cycle of a training has a loss. Call between recorded cycles.
+  void read_cycle(const at::Tensor& z_H, std::vector<ReadOut>& earlier) const;
   // Logits from the data positions of z_H, Q values from its first position, and the detached carry.
   SegmentOutput read_out(const at::Tensor& z_H, const at::Tensor& z_L) const;
 
@@ -51,6 +59,8 @@ class PuzzleNetwork : public PuzzleModel {
   // FLOPs of the GEMMs for one sample: one block, and the two heads.
   double block_flops() const;
   double head_flops() const;
+  // FLOPs of one training step whose recorded part has this many blocks.
+  double step_flops(int64_t recorded_blocks) const;
   // Number of segments that one training step runs forward: its own, and that of the Q target if there is one. There is
   // none with model.no_ACT_continue or with a single segment (objectives::act_train_segment).
   double forward_passes() const;
@@ -58,6 +68,8 @@ class PuzzleNetwork : public PuzzleModel {
  private:
   friend std::shared_ptr<PuzzleModel> make_puzzle_model(const config::ModelConfig&, const PuzzleModelDims&, uint64_t,
                                                         at::Device, at::ScalarType);
+  at::Tensor compute_update(const nn::ReasoningModule& module, const at::Tensor& z, const at::Tensor& injection,
+                            const SegmentDraws& draws, int64_t number) const;
   at::Tensor damped(const at::Tensor& updated, const at::Tensor& z, const SegmentDraws& draws, int64_t number) const;
 
   // Draws the initial values and builds the parameter set. The module tree must be complete.

@@ -6,8 +6,8 @@
 namespace hrm::models {
 
 // One network plays both modules; z_H is the paper's answer y, z_L its latent z. One segment: H_cycles times { L_cycles
-// times z_L = f(z_L, z_H + x); then z_H = f(z_H, z_L) }. Gradients flow through the whole last cycle; the cycles before
-// it run without autograd.
+// times z_L = f(z_L, z_H + x); then z_H = f(z_H, z_L) }. Gradients flow through the whole of the last
+// gradient_cycles() cycles; those before run without autograd.
 class Trm : public PuzzleNetwork {
  public:
   Trm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device);

@@ -6,8 +6,8 @@
 namespace hrm::models {
 
 // A Universal Transformer with one state h, the carry z_H; z_L is passed on unread. One segment: H_cycles * L_cycles
-// times { h = h + x; then every block in order }. Gradients flow through the last L_cycles updates; those before run
-// without autograd. The blocks are those of TRM with a convolution in the SwiGLU (nn::DepthwiseConv).
+// times { h = h + x; then every block in order }. Gradients flow through the last gradient_cycles() * L_cycles updates;
+// those before run without autograd. The blocks are those of TRM with a convolution in the SwiGLU (nn::DepthwiseConv).
 class Urm : public PuzzleNetwork {
  public:
   Urm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device);
@@ -16,7 +16,7 @@ class Urm : public PuzzleNetwork {
                         const SegmentDraws& draws = {}) override;
   double flops_per_sample_step() const override;
   double flops_per_sample_segment() const override;
-  bool blocks_run_once() const override { return config().L_cycles == 1; }
+  bool blocks_run_once() const override { return config().gradient_cycles * config().L_cycles == 1; }
 
  private:
   std::shared_ptr<nn::ReasoningModule> layers_;

@@ -35,7 +35,8 @@ class GradientReady : public std::enable_shared_from_this<GradientReady> {
   void listen(Listener listener, Listener used_again = {});
 
   // Returns `input`, or an alias that records this use in autograd if gradients are recorded and there is a listener. A
-  // use whose input needs no gradient cannot be tracked; the group is then not reported in this pass.
+  // use whose input needs no gradient cannot be tracked; the group is then not reported in this pass. A use inside a
+  // recomputed part (hrm/nn/recompute.h) counts when the forward pass makes it, and the recomputation tracks it.
   at::Tensor mark(const at::Tensor& input, int group);
 
  private:

@@ -9,7 +9,8 @@
 
 namespace hrm::nn {
 
-// inputs -> outputs, all differentiable. It is called twice with equal inputs and must give equal results.
+// inputs -> outputs, all differentiable. It is called twice with equal inputs and must give equal results. Its uses of
+// gradient groups count once, and the second call marks them (nn::GradientReady).
 using RecomputedPart = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
 // Computes part(inputs) and saves only the inputs. The part's own backward pass accumulates the gradients of its
@@ -17,5 +18,8 @@ using RecomputedPart = std::function<std::vector<at::Tensor>(const std::vector<a
 // gradient. Call in gradient mode; all inputs must be defined.
 std::vector<at::Tensor> recompute(const RecomputedPart& part, const std::vector<at::Tensor>& inputs,
                                   const at::Tensor& leaf);
+
+// Whether this thread is in the second call of a part, in a backward pass.
+bool computes_again();
 
 }  // namespace hrm::nn

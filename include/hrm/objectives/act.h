@@ -72,7 +72,8 @@ struct ActLoss {
 const std::vector<std::string>& act_metric_names();
 
 // loss = sum over slots of (mean token cross-entropy + (BCE(q_halt, all tokens right) + BCE(q_continue, target)) / 2).
-// The q_continue term exists only if there is a target. Call after act_end.
+// The q_continue term exists only if there is a target. With output.earlier the loss, and the losses among the metrics,
+// are means over all read-outs; each Q value is about the tokens of its own. Call after act_end.
 ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,
                  const std::optional<at::Tensor>& target_q_continue, LossKind kind, LossPrecision precision);
 ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,

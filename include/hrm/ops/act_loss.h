@@ -17,6 +17,7 @@ namespace hrm::ops {
 at::Tensor act_q_target(const at::Tensor& q, const at::Tensor& steps, int64_t max_steps);
 
 inline constexpr int64_t kActMetrics = 8;
+inline constexpr int64_t kActLosses = 3;  // the last of them
 
 struct ActLossSums {
   at::Tensor loss;     // 0-dim, the dtype of TokenLoss::loss

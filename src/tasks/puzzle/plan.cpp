@@ -22,18 +22,26 @@ BlockPasses block_passes(const config::ModelConfig& m, bool second_forward) {
   double all = 0, recorded = 0;
   const config::PuzzleArchFacts& arch = m.facts();
   if (arch.cycles && arch.one_state) {
-    recorded = d(m.L_cycles) * d(m.L_layers);
-    all = d(m.H_cycles) * recorded;
+    const double cycle = d(m.L_cycles) * d(m.L_layers);
+    recorded = d(m.gradient_cycles) * cycle;
+    all = d(m.H_cycles) * cycle;
   } else if (arch.cycles) {
     const double of_l = d(m.L_cycles) * d(m.L_layers), of_h = d(arch.h_module ? m.H_layers : m.L_layers);
     all = d(m.H_cycles) * (of_l + of_h);
-    recorded = arch.one_step_gradient ? d(m.L_layers) + of_h : of_l + of_h;
+    recorded = arch.one_step_gradient ? d(m.L_layers) + of_h : d(m.gradient_cycles) * (of_l + of_h);
   } else {
     all = recorded = d(m.L_layers);
   }
   // The Q target of a one-step gradient takes them up to the last block.
   const double of_target = arch.one_step_gradient ? all - 1 : all - recorded;
-  return {all - recorded + (second_forward ? all : 0), recorded, all - recorded + (second_forward ? of_target : 0)};
+  return {.plain = all - recorded + (second_forward ? all : 0),
+          .recorded = recorded,
+          .recursions = all - recorded + (second_forward ? of_target : 0),
+          .again = m.recompute ? recorded : 0};
+}
+
+double losses_per_step(const config::ModelConfig& m) {
+  return m.loss_every_cycle ? static_cast<double>(m.gradient_cycles) : 1;
 }
 
 bool has_second_forward(const config::ModelConfig& m) {
@@ -93,7 +101,7 @@ void PuzzlePlan::add_times(const PlanInput& in, Plan& plan) const {
     const double share = s.short_attention ? kAttentionShare : kLongAttentionShare;
     mixing = clock.slower(4 * s.rows * L * D, share, 4 * s.unit);
   }
-  const double forwards = passes.plain + passes.recorded;
+  const double forwards = passes.plain + passes.recorded + passes.again;
   // Operands of 8 bits: twice the operations a second, and half the bytes of what is read and of what the next reads.
   const double recursions = s.fp8 ? passes.recursions : 0;
   double products8 =
@@ -105,8 +113,9 @@ void PuzzlePlan::add_times(const PlanInput& in, Plan& plan) const {
   const double norms = clock.moved(6 * s.unit + 3 * s.gate_up);
   plan.time.push_back(
       {"matrix products", fp32 * products * (forwards - recursions + 2 * passes.recorded) + products8 * recursions,
-       cat(forwards, " layer passes forward", recursions > 0 ? cat(", ", recursions, " of them in fp8") : "", ", ",
-           passes.recorded, " backward")});
+       cat(forwards, " layer passes forward", recursions > 0 ? cat(", ", recursions, " of them in fp8") : "",
+           passes.again > 0 ? cat(", ", passes.again, " of them in the backward pass") : "", ", ", passes.recorded,
+           " backward")});
   plan.time.push_back(
       {s.mixes_by_mlp ? "mixing of positions" : "attention", fp32 * mixing * (forwards + 2.5 * passes.recorded), ""});
   // What is not inside a product passes through memory between two kernels: the product before a norm, gate_up, and in
@@ -121,7 +130,9 @@ void PuzzlePlan::add_times(const PlanInput& in, Plan& plan) const {
     plan.time.push_back({"embedding rows", clock.moved(2 * gathered), "of all ranks, written and summed"});
   }
   plan.time.push_back({"everything else", kStepOverheadMs, "embedding, loss, ACT state, starts of kernels"});
-  plan.backward_ms = (fp32 * (2 * products + 2.5 * mixing) + norms) * passes.recorded;
+  plan.backward_ms =
+      (fp32 * (2 * products + 2.5 * mixing) + norms) * passes.recorded +
+      (fp32 * (products + mixing) + 2 * normed + (s.fused_gate ? 0 : 1.5) * clock.moved(s.gate_up)) * passes.again;
 }
 
 std::string PuzzlePlan::shares() const {

@@ -32,8 +32,11 @@ PuzzleSizes puzzle_sizes(const PlanInput& in, const models::PuzzleModelDims& dim
 struct BlockPasses {
   double plain = 0, recorded = 0;  // blocks of one step, forward
   double recursions = 0;           // of the plain ones, those that fp8 is for
+  double again = 0;                // forward in the backward pass
 };
 BlockPasses block_passes(const config::ModelConfig& model, bool second_forward);
+// How often the heads are read for a loss.
+double losses_per_step(const config::ModelConfig& model);
 bool has_second_forward(const config::ModelConfig& model);
 
 // Gradients and identifiers of the puzzle embedding's rows, of the slots of all ranks.

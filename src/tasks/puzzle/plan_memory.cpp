@@ -31,11 +31,12 @@ class StepWalk {
       ledger_.give(s_.unit);  // the embedded input
     }
     ledger_.moment = "loss";
-    ledger_.take(s_.logits);
+    const double logits = losses_per_step(m_) * s_.logits;
+    ledger_.take(logits);
     if (second_forward_) q_target();
     ledger_.moment = "loss";
-    ledger_.take(s_.logits);  // its gradient
-    ledger_.take(s_.unit);    // of the last state
+    ledger_.take(logits);   // its gradient
+    ledger_.take(s_.unit);  // of the last state
     backward();
     return ledger_;
   }
@@ -150,6 +151,39 @@ class StepWalk {
     for (int64_t i = 0; i < layers; ++i) block_recorded();
   }
 
+  // A recorded update of a recurrent module. With recomputation it keeps only its output, the input of a later one.
+  void update_forward(int64_t layers) {
+    const size_t first = kept_layers_.size();
+    level_forward(layers, "recorded forward pass");
+    if (!m_.recompute) return;
+    double passing = s_.unit;
+    for (size_t i = first; i < kept_layers_.size(); ++i) passing += kept_layers_[i].total();
+    kept_layers_.resize(first);
+    ledger_.give(passing);
+    ledger_.kept -= passing;
+    keep(s_.unit);
+    updates_.push_back(layers);
+  }
+
+  // A state of the start that a recorded update reads; `own`: it is not the carry, which needs a copy that outlives it.
+  void read_later(bool own) {
+    if (!m_.recompute) return;
+    if (!own) ledger_.take(s_.unit);
+    ledger_.kept += s_.unit;
+  }
+  void have_read(bool own) {
+    if (own && !m_.recompute) ledger_.give(s_.unit);
+  }
+
+  // An injection that is no longer needed in the forward pass.
+  void have_injected() {
+    if (m_.recompute) {
+      ledger_.kept += s_.unit;
+    } else {
+      ledger_.give(s_.unit);
+    }
+  }
+
   // The recursions of one segment that are not recorded; the states that it leaves are held.
   void one_step_recursions(bool& own_H, bool& own_L) {
     for (int64_t h = 0; h < m_.H_cycles; ++h) {
@@ -175,11 +209,13 @@ class StepWalk {
     embed();
     one_step_recursions(own_H, own_L);
     ledger_.take(s_.unit);  // injection of the last L call
-    level_forward(m_.L_layers, "recorded forward pass");
-    ledger_.give(s_.unit);
-    if (own_L) ledger_.give(s_.unit);
-    level_forward(h_layers_, "recorded forward pass");
-    if (own_H) ledger_.give(s_.unit);
+    read_later(own_L);
+    update_forward(m_.L_layers);
+    have_injected();
+    have_read(own_L);
+    read_later(own_H);
+    update_forward(h_layers_);
+    have_read(own_H);
     ledger_.give(s_.unit);  // the embedded input
   }
 
@@ -187,15 +223,20 @@ class StepWalk {
     bool own_H = false, own_L = false;
     ledger_.moment = "recursions";
     embed();
-    for (int64_t h = 0; h + 1 < m_.H_cycles; ++h) plain_cycle(own_H, own_L, true);
-    ledger_.take(s_.unit);  // injection
-    for (int64_t l = 0; l <= m_.L_cycles; ++l) {
-      level_forward(m_.L_layers, "recorded forward pass");
-      bool& own = l < m_.L_cycles ? own_L : own_H;
-      if (own) ledger_.give(s_.unit);
-      own = false;  // what replaces it is kept for the backward pass anyway
+    for (int64_t h = 0; h < m_.H_cycles - m_.gradient_cycles; ++h) plain_cycle(own_H, own_L, true);
+    read_later(own_L);
+    read_later(own_H);
+    for (int64_t h = 0; h < m_.gradient_cycles; ++h) {
+      ledger_.take(s_.unit);  // injection
+      for (int64_t l = 0; l <= m_.L_cycles; ++l) {
+        update_forward(m_.L_layers);
+        // What replaces the states at the start is kept for the backward pass anyway.
+        if (h == 0 && l == 0) have_read(own_L);
+        if (h == 0 && l == m_.L_cycles) have_read(own_H);
+      }
+      have_injected();
     }
-    ledger_.give(2 * s_.unit);  // injection, embedded input
+    ledger_.give(s_.unit);  // the embedded input
   }
 
   // `times` updates of the one state without gradient; holds the last one when it returns.
@@ -209,13 +250,14 @@ class StepWalk {
   void one_state_forward() {
     ledger_.moment = "recursions";
     embed();
-    const int64_t plain = (m_.H_cycles - 1) * m_.L_cycles;
+    const int64_t plain = (m_.H_cycles - m_.gradient_cycles) * m_.L_cycles;
     one_state_recursion(plain);
-    for (int64_t l = 0; l < m_.L_cycles; ++l) {
-      level_forward(m_.L_layers, "recorded forward pass");
-      if (l == 0 && plain > 0) ledger_.give(s_.unit);  // later states are kept for the backward pass
+    read_later(plain > 0);
+    for (int64_t l = 0; l < m_.gradient_cycles * m_.L_cycles; ++l) {
+      update_forward(m_.L_layers);
+      if (l == 0) have_read(plain > 0);  // later states are kept for the backward pass
     }
-    ledger_.give(s_.unit);  // the embedded input
+    have_injected();  // the embedded input
   }
 
   void plain_cycle(bool& own_H, bool& own_L, bool recursion) {
@@ -258,6 +300,18 @@ class StepWalk {
   // The gradient of the last state is held.
   void backward() {
     ledger_.moment = "backward pass";
+    blocks_backward();
+    while (!updates_.empty()) {
+      level_forward(updates_.back(), "backward pass");
+      updates_.pop_back();
+      blocks_backward();
+      ledger_.give(2 * s_.unit);  // the input sum and the input
+      ledger_.kept -= 2 * s_.unit;
+    }
+  }
+
+  // Of the blocks whose values are there.
+  void blocks_backward() {
     while (!kept_layers_.empty()) {
       const Kept kept = kept_layers_.back();
       kept_layers_.pop_back();
@@ -286,6 +340,7 @@ class StepWalk {
   bool second_forward_;
   Ledger ledger_;
   std::vector<Kept> kept_layers_;
+  std::vector<int64_t> updates_;  // blocks of the recorded ones that are computed again
 };
 
 }  // namespace
@@ -317,9 +372,9 @@ void PuzzlePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
     memory.add("gathered rows", gathered, "of the puzzle embedding, from all ranks");
     memory.moment = "update of the puzzle embedding";
   } else {
-    memory.add(
-        "activations kept", ledger.kept_at_peak(),
-        cat("for the backward pass of ", passes.recorded, " of ", passes.plain + passes.recorded, " layer passes"));
+    memory.add("activations kept", ledger.kept_at_peak(),
+               cat("for the backward pass of ", passes.recorded, " of ", passes.plain + passes.recorded,
+                   " layer passes", c.model.recompute ? ", whose updates keep their inputs alone" : ""));
     memory.add("temporaries", ledger.peak() - ledger.kept_at_peak(), "at the peak");
     memory.moment = ledger.peak_moment();
   }

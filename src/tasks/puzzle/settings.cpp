@@ -54,13 +54,23 @@ void check_model(const Checker& check, const ModelConfig& m) {
     once("model.L_cycles", m.L_cycles);
     for (const auto& [key, off] : {std::pair{"model.damping", m.damping == 0},
                                    {"model.path_noise", m.path_noise == 0},
-                                   {"model.depth_curriculum", !m.depth_curriculum}}) {
+                                   {"model.depth_curriculum", !m.depth_curriculum},
+                                   {"model.recompute", !m.recompute}}) {
       check.require(off, check.at(key), " is of recursions, and ", check.at("model.arch"), " has none; leave ", key,
                     " out");
     }
     check.require(!m.mlp_t, check.at("model.mlp_t"), ", but ", check.at("model.arch"),
                   " is the attention baseline; set model.mlp_t to false, or model.arch to trm");
   }
+  if (!m.facts().cycles || m.facts().one_step_gradient) {
+    for (const auto& [key, off] : {std::pair{"model.gradient_cycles", m.gradient_cycles == 1},
+                                   {"model.loss_every_cycle", !m.loss_every_cycle}}) {
+      check.require(off, check.at(key), " is of models that differentiate whole H cycles, which ",
+                    check.at("model.arch"), " does not; leave ", key, " out");
+    }
+  }
+  check.require(m.gradient_cycles <= m.H_cycles, check.at("model.gradient_cycles"), " is more than ",
+                check.at("model.H_cycles"), "; set it to ", m.H_cycles, " at most");
   check.require(!m.mlp_t || !m.facts().convolution, check.at("model.mlp_t"), ", but ", check.at("model.arch"),
                 " mixes positions by attention and a convolution; set model.mlp_t to false, or model.arch to trm");
   check.require(m.puzzle_emb_ndim != 0 || m.puzzle_emb_len == 0, check.at("model.puzzle_emb_len"),
@@ -103,9 +113,9 @@ void check_recursions(const Checker& check, const Config& c) {
     // Of a one-step gradient also the whole pass for the target of Q learning.
     const bool recurs = m.facts().one_step_gradient
                             ? m.H_cycles * m.L_cycles > 1 || (!m.no_ACT_continue && m.halt_max_steps > 1)
-                            : m.facts().cycles && m.H_cycles > 1;
-    check.require(recurs, check.at("precision.recursions"), " has nothing to do: with ", check.at("model.arch"),
-                  " and ", check.at("model.H_cycles"),
+                            : m.facts().cycles && m.H_cycles > m.gradient_cycles;
+    check.require(recurs, check.at("precision.recursions"), " has nothing to do: with ", check.at("model.arch"), ", ",
+                  check.at("model.H_cycles"), " and ", check.at("model.gradient_cycles"),
                   " all passes are differentiated; set precision.recursions to same");
     check.require(m.hidden_size % 16 == 0, check.at("precision.recursions"), " needs a width of a multiple of 16, not ",
                   check.at("model.hidden_size"), "; set precision.recursions to same");

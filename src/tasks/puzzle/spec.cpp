@@ -41,7 +41,8 @@ const TaskSpec& puzzle_spec() {
       .begins_with_weights = true,
       // How long a model thinks is a choice of each training.
       .free_at_init = {"model.H_cycles", "model.L_cycles", "model.halt_max_steps", "model.halt_exploration_prob",
-                       "model.no_ACT_continue", "model.depth_curriculum", "model.start_std", "model.path_noise",
+                       "model.no_ACT_continue", "model.depth_curriculum", "model.gradient_cycles",
+                       "model.loss_every_cycle", "model.recompute", "model.start_std", "model.path_noise",
                        "model.damping"},
       .evaluate = evaluate_puzzles,
       .export_as = export_puzzle,
