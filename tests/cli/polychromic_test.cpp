@@ -63,6 +63,36 @@ class PolychromicRun : public ::testing::Test {
   TempDir dir;
 };
 
+// By a configuration, by a run, and by a folder of transformers.
+TEST_F(PolychromicRun, IsTimedAsItWrites) {
+  const fs::path file = dir / "bench.json";
+  const auto timed = [&](const Words& more) {
+    const Words start{"bench", "generate", "--rows", "1,3", "--prompt", "5", "--new", "4", "--passes", "1", "--json"};
+    Words words = start;
+    words.push_back(file.string());
+    words.insert(words.end(), more.begin(), more.end());
+    const Result result = run(words);
+    ASSERT_EQ(result.code, 0) << result.err;
+    const json out = json::parse(std::ifstream(file));
+    EXPECT_EQ(out.at("vocabulary"), 264);
+    ASSERT_EQ(out.at("runs").size(), 2U);
+    EXPECT_EQ(out.at("runs")[1].at("rows"), 3);
+    for (const json& one : out.at("runs")) EXPECT_GT(one.at("tokens_per_s"), 0);
+  };
+  timed(with_settings({}, {}));
+  ASSERT_EQ(run(with_settings({"train"}, {})).code, 0);
+  const std::string trained = (dir / "runs/run").string(), folder = (dir / "whole").string();
+  timed({"runtime.device=cpu", "--checkpoint", trained});
+  ASSERT_EQ(run({"export", "--checkpoint", trained, "--to", "hf", "--out", folder}).code, 0);
+  timed({"runtime.device=cpu", "--checkpoint", folder, "chat.template=plain"});
+
+  expect_refusal(ExitCode::usage, with_settings({"bench", "generate", "--vocab-size", "300"}, {}),
+                 {"--vocab-size", "config.json"}, {}, /*alone=*/false);
+  expect_refusal(ExitCode::usage, {"bench", "generate", "--vocab-size", "300", "--checkpoint", folder},
+                 {"--vocab-size", "has its own"}, {}, /*alone=*/false);
+  expect_refusal(ExitCode::usage, {"bench", "generate", "task=puzzle"}, {"task=puzzle"}, {}, /*alone=*/false);
+}
+
 TEST_F(PolychromicRun, SaysWhereItsTimeGoes) {
   const Result trained = run(with_settings({"train"}, {}));
   ASSERT_EQ(trained.code, 0) << trained.err;

@@ -180,10 +180,10 @@ int run_bench_tokenizer(const BenchTokenizerOptions& options);
 struct BenchGenerateOptions {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;
-  std::string checkpoint;  // instead of a configuration with random weights
+  std::string checkpoint;  // a run, or a folder of transformers or PEFT, instead of a configuration
   std::vector<int64_t> rows = {1, 8, 64};
   int64_t prompt = 128, new_tokens = 256;  // tokens of each row
-  int64_t vocab_size = 32000;              // without a checkpoint
+  int64_t vocab_size = 0;                  // of a model with random weights; 0: 32,000
   double temperature = 0, top_p = 1;
   int64_t top_k = 0;
   int64_t passes = 5;  // timed, after two more

@@ -35,6 +35,11 @@ struct PlannedModel {
   int64_t train_examples = 0;  // PlanInput::train_examples
 };
 
+// Rows that `bench generate` writes. vocabulary: of a model that has none of its own; 0: not given.
+struct TimedRows {
+  int64_t prompt = 0, new_tokens = 0, vocabulary = 0;
+};
+
 // A function that is nullptr is something that the task does not do; commands then refuse with one sentence.
 struct TaskSpec {
   const config::TaskSettings* settings = nullptr;
@@ -72,9 +77,9 @@ struct TaskSpec {
 
   // --- estimates and benchmarks ---
   PlannedModel (*plan)(const config::Config& config, const PlanData& data) = nullptr;
-  // A language model with random weights, to time its writing.
-  std::shared_ptr<models::LanguageModel> (*random_writer)(const config::Config& config, const Runtime& runtime,
-                                                          int64_t vocabulary) = nullptr;
+  // A language model of a configuration that no run belongs to, to time its writing.
+  std::shared_ptr<models::LanguageModel> (*timed_writer)(const config::LoadedConfig& loaded, const Runtime& runtime,
+                                                         const TimedRows& rows) = nullptr;
 };
 
 // Adds a task and its settings, for tests, before the first configuration is loaded; the row must live on.

@@ -14,8 +14,8 @@
 #include "hrm/models/language_model.h"
 #include "hrm/ops/start.h"
 #include "hrm/tasks/generation.h"
-#include "hrm/tasks/language_inference.h"
 #include "hrm/tasks/registry.h"
+#include "hrm/tasks/text_writer.h"
 
 namespace hrm::commands {
 namespace {
@@ -24,31 +24,31 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct BenchSubject {
-  config::Config config;
-  Runtime runtime;
   std::shared_ptr<models::LanguageModel> model;
-  int64_t vocabulary = 0;
+  Runtime runtime;
+  bool cuda_graphs = true;
 };
 
 BenchSubject open_bench_subject(const BenchGenerateOptions& o) {
+  constexpr const char* kWhat = "bench generate times language models and causal models; ";
   if (!o.checkpoint.empty()) {
     require(o.config_files.empty(), ExitCode::usage, "give --checkpoint or --config, not both");
-    tasks::LanguageInference loaded = tasks::open_language_model(o.checkpoint, o.overrides, "auto");
-    return {loaded.config, loaded.runtime, loaded.model, loaded.meta.vocab_size};
+    require(o.vocab_size == 0, ExitCode::usage, "--vocab-size is of a model with random weights, and '", o.checkpoint,
+            "' has its own; leave it out");
+    const tasks::StoredModel stored = tasks::open_stored_model(o.checkpoint, o.overrides);
+    const auto open_writer = tasks::task_spec(stored.config).open_writer;
+    require(open_writer != nullptr, ExitCode::usage, kWhat, "'", o.checkpoint, "' is of task ", stored.config.task);
+    const tasks::TextWriter writer = open_writer(stored, {.chat_template = "", .system = "", .reads_text = false});
+    return {{writer.owner, writer.model}, writer.owner->runtime, writer.cuda_graphs};
   }
-  BenchSubject subject;
-  // Rows are as long as this call needs, unless the configuration says more.
-  std::vector<std::string> overrides = {"task=language", cat("data.encoder_len=", o.prompt),
-                                        cat("data.decoder_len=", o.new_tokens)};
+  std::vector<std::string> overrides = {"task=language"};
   overrides.insert(overrides.end(), o.overrides.begin(), o.overrides.end());
-  subject.config = config::load_config(o.config_files, overrides).config;
-  const auto random_writer = tasks::task_spec(subject.config).random_writer;
-  require(random_writer != nullptr, ExitCode::usage,
-          "bench generate times language models; the configuration says task=", subject.config.task);
-  subject.runtime = ops::start_runtime_and_ops(subject.config);
-  subject.vocabulary = o.vocab_size;
-  subject.model = random_writer(subject.config, subject.runtime, o.vocab_size);
-  return subject;
+  const config::LoadedConfig loaded = config::load_config(o.config_files, overrides);
+  const auto timed_writer = tasks::task_spec(loaded.config).timed_writer;
+  require(timed_writer != nullptr, ExitCode::usage, kWhat, "the configuration says task=", loaded.config.task);
+  const Runtime runtime = ops::start_runtime_and_ops(loaded.config);
+  return {timed_writer(loaded, runtime, {.prompt = o.prompt, .new_tokens = o.new_tokens, .vocabulary = o.vocab_size}),
+          runtime, loaded.config.runtime.cuda_graphs};
 }
 
 std::vector<std::vector<int32_t>> random_prompts(int64_t rows, int64_t length, int64_t vocabulary) {
@@ -71,16 +71,18 @@ int run_bench_generate(const BenchGenerateOptions& o) {
   options.begin_id = 0;
   tasks::check(options.sampling);
   const BenchSubject subject = open_bench_subject(o);
+  const int64_t vocabulary = subject.model->head().compute_weight().size(0);
   Json json{{"device", subject.runtime.device_name},
             {"precision", subject.runtime.precision.name},
+            {"vocabulary", vocabulary},
             {"prompt", o.prompt},
             {"new_tokens", o.new_tokens},
             {"temperature", o.temperature}};
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
   json["runs"] = Json::array();
   for (const int64_t rows : o.rows) {
-    const auto prompts = random_prompts(rows, o.prompt, subject.vocabulary);
-    tasks::Generator generator(*subject.model, {.batch_size = rows, .cuda_graphs = subject.config.runtime.cuda_graphs});
+    const auto prompts = random_prompts(rows, o.prompt, vocabulary);
+    tasks::Generator generator(*subject.model, {.batch_size = rows, .cuda_graphs = subject.cuda_graphs});
     std::vector<double> seconds, firsts;
     // The first two passes also record the graphs.
     for (int64_t pass = -2; pass < o.passes; ++pass) {
@@ -94,7 +96,7 @@ int run_bench_generate(const BenchGenerateOptions& o) {
       require(answers.back().finish == tasks::Finish::length &&
                   static_cast<int64_t>(answers.back().ids.size()) == o.new_tokens,
               ExitCode::usage, "the model takes no rows of ", o.prompt, " and ", o.new_tokens,
-              " tokens; set lm.positions, or give less");
+              " tokens; set lm.positions or hf.positions, or give less");
       if (pass < 0) continue;
       seconds.push_back(since());
       firsts.push_back(first);

@@ -206,7 +206,9 @@ void add_bench_generate(CLI::App& bench, Action& action) {
   auto o = std::make_shared<commands::BenchGenerateOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
-  sub->add_option("--checkpoint", o->checkpoint, "run folder or checkpoint folder to use instead of random weights")
+  sub->add_option("--checkpoint", o->checkpoint,
+                  "run folder or checkpoint folder, or a folder that transformers or PEFT saved, instead of a "
+                  "configuration")
       ->type_name("PATH")
       ->check(not_empty);
   sub->add_option("--rows", o->rows, "rows in a batch; several numbers are timed one after the other")
@@ -218,11 +220,16 @@ void add_bench_generate(CLI::App& bench, Action& action) {
   const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
   add("--prompt", o->prompt, "tokens in each prompt");
   add("--new", o->new_tokens, "new tokens per row");
-  add("--vocab-size", o->vocab_size, "vocabulary of a model with random weights");
+  sub->add_option("--vocab-size", o->vocab_size, "vocabulary of a language model with random weights (default: 32000)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
   add("--passes", o->passes, "timed passes, after two untimed ones");
   add_sampling(*sub, o->temperature, o->top_k, o->top_p);
   add_json_out(*sub, o->json_out);
-  sub->footer("example: hrm_train bench generate --rows 1,64 lm.arch=decoder lm.layers=12 lm.hidden_size=768");
+  sub->footer(
+      "examples: hrm_train bench generate --rows 1,64 lm.arch=decoder lm.layers=12 lm.hidden_size=768\n"
+      "          hrm_train bench generate --rows 16 --checkpoint models/Qwen3-0.6B\n"
+      "          hrm_train bench generate task=polychromic hf.model=models/Qwen3-0.6B hf.weights=random");
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);

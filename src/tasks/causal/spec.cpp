@@ -1,6 +1,7 @@
 // The row of task=polychromic.
 #include "tasks/causal/spec.h"
 
+#include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/data/chat_open.h"
 #include "hrm/tasks/causal_inference.h"
@@ -38,6 +39,21 @@ void keep_chat(config::LoadedConfig& loaded, const config::Config& before, const
   if (loaded.by_default("chat.tools_field")) keep("chat.tools_field", now.tools_field, then.tools_field);
 }
 
+// The model of hf.model, with its weights or with random ones. As in `generate`, an adapter is merged.
+std::shared_ptr<models::LanguageModel> timed_causal_writer(const config::LoadedConfig& loaded, const Runtime& runtime,
+                                                           const TimedRows& rows) {
+  require(rows.vocabulary == 0, ExitCode::usage, "--vocab-size is of models that have no vocabulary yet; that of '",
+          loaded.config.hf.model, "' is in its config.json, leave it out");
+  const auto lm =
+      std::make_shared<CausalLm>(open_causal_lm(loaded.config, runtime, /*positions=*/rows.prompt + rows.new_tokens));
+  lm->model->parameter_set().refresh_compute();
+  if (lm->lora) {
+    lm->lora->merge();
+    lm->lora->set_mode(nn::LoraMode::merged);
+  }
+  return {lm, lm->model.get()};
+}
+
 }  // namespace
 
 const TaskSpec& polychromic_spec() {
@@ -53,7 +69,8 @@ const TaskSpec& polychromic_spec() {
                              .has_adapter = [](const config::Config& config) { return config.lora.r > 0; },
                              .base_key = "hf.model",
                              .is_foreign = is_model_folder,
-                             .foreign_config = model_folder_config};
+                             .foreign_config = model_folder_config,
+                             .timed_writer = timed_causal_writer};
   return spec;
 }
 

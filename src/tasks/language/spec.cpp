@@ -12,6 +12,8 @@
 namespace hrm::tasks {
 namespace {
 
+constexpr int64_t kTimedVocabulary = 32000;
+
 PlannedModel plan_language(const config::Config& config, const PlanData& data) {
   require(data.seq_len == 0, ExitCode::usage,
           "--seq-len is the size of a puzzle; rows of text are as long as data.encoder_len and data.decoder_len say");
@@ -28,10 +30,16 @@ std::unique_ptr<Task> make_language(const config::Config& config, const Runtime&
   return std::make_unique<LanguageTask>(config, runtime, std::move(comm));
 }
 
-std::shared_ptr<models::LanguageModel> random_writer(const config::Config& config, const Runtime& runtime,
-                                                     int64_t vocabulary) {
-  return models::make_language_model(config, models::language_sizes(config.data, vocabulary),
-                                     static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype);
+// With random weights. Rows are as long as these need, unless the configuration says more.
+std::shared_ptr<models::LanguageModel> timed_language_writer(const config::LoadedConfig& loaded, const Runtime& runtime,
+                                                             const TimedRows& rows) {
+  const config::Config& config = loaded.config;
+  models::LanguageSizes sizes =
+      models::language_sizes(config.data, rows.vocabulary > 0 ? rows.vocabulary : kTimedVocabulary);
+  if (loaded.by_default("data.encoder_len")) sizes.encoder_len = rows.prompt;
+  if (loaded.by_default("data.decoder_len")) sizes.decoder_len = rows.new_tokens;
+  return models::make_language_model(config, sizes, static_cast<uint64_t>(config.run.seed), runtime.device,
+                                     runtime.compute_dtype);
 }
 
 }  // namespace
@@ -46,7 +54,7 @@ const TaskSpec& language_spec() {
       .export_as = export_language,
       .open_writer = open_language_writer,
       .plan = plan_language,
-      .random_writer = random_writer};
+      .timed_writer = timed_language_writer};
   return spec;
 }
 

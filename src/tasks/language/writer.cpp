@@ -22,11 +22,11 @@ TextWriter open_language_writer(const StoredModel& stored, const WriterRequest& 
   const auto owner = std::make_shared<LanguageInference>(open_language_model(stored, request.weights));
   const LanguageInference& loaded = *owner;
   TextWriter writer{.owner = owner};
-  require(loaded.text.has_value(), ExitCode::checkpoint, "'", loaded.checkpoint.string(),
+  require(loaded.text.has_value() || !request.reads_text, ExitCode::checkpoint, "'", loaded.checkpoint.string(),
           "' does not say which tokenizer made the ids that its model was trained with (tokenizer_file in the "
           "meta.json of its data), so text cannot be turned into them");
   writer.model = loaded.model.get();
-  writer.text = &*loaded.text;
+  if (loaded.text) writer.text = &*loaded.text;
   // A plain decoder that learned from prompts and answers has them in one row.
   writer.joins = !loaded.model->limits().prompted && loaded.config.data.encoder_len > 0;
   writer.begin_id = begin_of(loaded.meta);
