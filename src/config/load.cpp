@@ -365,8 +365,26 @@ void expand_paths(LoadedConfig& loaded) {
   }
 }
 
-LoadedConfig finish(Loading loading, const std::vector<std::string>& overrides) {
+Loading read_files(const std::vector<std::string>& files) {
+  Loading loading;
+  for (const std::string& file : files) {
+    std::string text;
+    try {
+      text = read_text(file, ExitCode::usage, kMaxConfigBytes);
+    } catch (const Error& e) {
+      fail(ExitCode::usage, "--config: ", e.what(), "; the folder configs/ holds complete configurations");
+    }
+    apply_text(loading, text, file);
+  }
+  return loading;
+}
+
+void apply_overrides(Loading& loading, const std::vector<std::string>& overrides) {
   for (const std::string& argument : overrides) apply_override(loading, argument);
+}
+
+LoadedConfig finish(Loading loading, const std::vector<std::string>& overrides) {
+  apply_overrides(loading, overrides);
   resolve_legacy(loading);
   resolve_defaults(loading.loaded);
   check_capture_batch(loading);
@@ -411,17 +429,13 @@ std::string LoadedConfig::to_json() const {
 }
 
 LoadedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides) {
-  Loading loading;
-  for (const std::string& file : files) {
-    std::string text;
-    try {
-      text = read_text(file, ExitCode::usage, kMaxConfigBytes);
-    } catch (const Error& e) {
-      fail(ExitCode::usage, "--config: ", e.what(), "; the folder configs/ holds complete configurations");
-    }
-    apply_text(loading, text, file);
-  }
-  return finish(std::move(loading), overrides);
+  return finish(read_files(files), overrides);
+}
+
+std::string task_of(const std::vector<std::string>& files, const std::vector<std::string>& overrides) {
+  Loading loading = read_files(files);
+  apply_overrides(loading, overrides);
+  return loading.loaded.by_default("task") ? "" : loading.loaded.config.task;
 }
 
 LoadedConfig config_from_json_text(const std::string& text, const std::string& name,

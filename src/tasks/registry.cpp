@@ -48,8 +48,12 @@ void add_task(const TaskSpec& spec) {
 }
 
 const TaskSpec& task_spec(const config::Config& config) {
-  const TaskSpec* spec = find_spec(config.task);
-  require(spec != nullptr, ExitCode::unexpected, "there is no task '", config.task, "'");
+  return task_spec(config.task);
+}
+
+const TaskSpec& task_spec(const std::string& name) {
+  const TaskSpec* spec = find_spec(name);
+  require(spec != nullptr, ExitCode::unexpected, "there is no task '", name, "'");
   return *spec;
 }
 

@@ -126,6 +126,22 @@ std::string chat_run(const fs::path& dir, const std::string& record = R"({"promp
   return (dir / "runs/run").string();
 }
 
+// A configuration without a checkpoint has random weights, and rows that hold what is asked for.
+TEST(Generate, IsTimed) {
+  for (const Words& lm : {kDecoder, kHrm}) {
+    const Result result = run(
+        with({"bench", "generate", "--rows", "2", "--prompt", "9", "--new", "7", "--passes", "1", "--vocab-size", "99",
+              "lm.hidden_size=32", "lm.num_heads=2", "lm.layers=1", "runtime.device=cpu", "runtime.threads=1"},
+             lm));
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.out.find("tokens/s"), std::string::npos) << result.out;
+  }
+  const Trained trained(kDecoder);
+  const Result result = run({"bench", "generate", "--rows", "2", "--prompt", "9", "--new", "7", "--passes", "1",
+                             "--checkpoint", trained.checkpoint, "runtime.device=cpu"});
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
 TEST(Generate, MessagesOfAChat) {
   const TempDir dir;
   const std::string checkpoint = chat_run(dir.path());

@@ -80,6 +80,9 @@ TEST_F(PolychromicRun, IsTimedAsItWrites) {
     for (const json& one : out.at("runs")) EXPECT_GT(one.at("tokens_per_s"), 0);
   };
   timed(with_settings({}, {}));
+  std::ofstream(dir / "timed.json") << json{{"task", "polychromic"}, {"hf", {{"model", (dir / "model").string()}}}};
+  timed({"--config", (dir / "timed.json").string(), "hf.weights=random", "lora.r=0", "polychromic.objective=none",
+         "runtime.device=cpu"});
   ASSERT_EQ(run(with_settings({"train"}, {})).code, 0);
   const std::string trained = (dir / "runs/run").string(), folder = (dir / "whole").string();
   timed({"runtime.device=cpu", "--checkpoint", trained});
@@ -90,6 +93,8 @@ TEST_F(PolychromicRun, IsTimedAsItWrites) {
                  {"--vocab-size", "config.json"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::usage, {"bench", "generate", "--vocab-size", "300", "--checkpoint", folder},
                  {"--vocab-size", "has its own"}, {}, /*alone=*/false);
+  expect_refusal(ExitCode::usage, with_settings({"bench", "generate", "--prompt", "125"}, {}),
+                 {"rows of 381 tokens", "max_position_embeddings = 128"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::usage, {"bench", "generate", "task=puzzle"}, {"task=puzzle"}, {}, /*alone=*/false);
 }
 

@@ -46,6 +46,8 @@ struct LoadedConfig {
 // (H_layers 0), transformer has no cycles (H_cycles and L_cycles 1), and task polychromic has an optimizer and batch
 // for fine-tuning. A file's top-level text "$schema" is ignored.
 LoadedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides);
+// The task that files and overrides name, whose values are not checked against each other; empty: they name none.
+std::string task_of(const std::vector<std::string>& files, const std::vector<std::string>& overrides);
 
 // The same from a text, e.g. the config.json of a checkpoint; `name` stands for the file in messages.
 LoadedConfig config_from_json_text(const std::string& text, const std::string& name,

@@ -77,15 +77,18 @@ struct TaskSpec {
 
   // --- estimates and benchmarks ---
   PlannedModel (*plan)(const config::Config& config, const PlanData& data) = nullptr;
-  // A language model of a configuration that no run belongs to, to time its writing.
-  std::shared_ptr<models::LanguageModel> (*timed_writer)(const config::LoadedConfig& loaded, const Runtime& runtime,
+  // A language model of a configuration that no run belongs to, to time its writing; and settings that make room for
+  // the rows, which the configuration may change.
+  std::shared_ptr<models::LanguageModel> (*timed_writer)(const config::Config& config, const Runtime& runtime,
                                                          const TimedRows& rows) = nullptr;
+  std::vector<std::string> (*timed_settings)(const TimedRows& rows) = nullptr;
 };
 
 // Adds a task and its settings, for tests, before the first configuration is loaded; the row must live on.
 void add_task(const TaskSpec& spec);
 
 const TaskSpec& task_spec(const config::Config& config);
+const TaskSpec& task_spec(const std::string& name);
 
 // config::validate(), and TaskSpec::check_data of the configuration's task.
 void check_settings(const config::LoadedConfig& loaded);

@@ -41,14 +41,19 @@ BenchSubject open_bench_subject(const BenchGenerateOptions& o) {
     const tasks::TextWriter writer = open_writer(stored, {.chat_template = "", .system = "", .reads_text = false});
     return {{writer.owner, writer.model}, writer.owner->runtime, writer.cuda_graphs};
   }
-  std::vector<std::string> overrides = {"task=language"};
-  overrides.insert(overrides.end(), o.overrides.begin(), o.overrides.end());
-  const config::LoadedConfig loaded = config::load_config(o.config_files, overrides);
-  const auto timed_writer = tasks::task_spec(loaded.config).timed_writer;
-  require(timed_writer != nullptr, ExitCode::usage, kWhat, "the configuration says task=", loaded.config.task);
-  const Runtime runtime = ops::start_runtime_and_ops(loaded.config);
-  return {timed_writer(loaded, runtime, {.prompt = o.prompt, .new_tokens = o.new_tokens, .vocabulary = o.vocab_size}),
-          runtime, loaded.config.runtime.cuda_graphs};
+  const tasks::TimedRows rows{.prompt = o.prompt, .new_tokens = o.new_tokens, .vocabulary = o.vocab_size};
+  std::string task = config::task_of(o.config_files, o.overrides);
+  if (task.empty()) task = "language";
+  const tasks::TaskSpec& spec = tasks::task_spec(task);
+  require(spec.timed_writer != nullptr, ExitCode::usage, kWhat, "the configuration says task=", task);
+  std::vector<std::string> settings = {"task=" + task};
+  if (spec.timed_settings != nullptr) {
+    for (std::string& setting : spec.timed_settings(rows)) settings.push_back(std::move(setting));
+  }
+  settings.insert(settings.end(), o.overrides.begin(), o.overrides.end());
+  const config::Config config = config::load_config(o.config_files, settings).config;
+  const Runtime runtime = ops::start_runtime_and_ops(config);
+  return {spec.timed_writer(config, runtime, rows), runtime, config.runtime.cuda_graphs};
 }
 
 std::vector<std::vector<int32_t>> random_prompts(int64_t rows, int64_t length, int64_t vocabulary) {

@@ -40,13 +40,15 @@ void keep_chat(config::LoadedConfig& loaded, const config::Config& before, const
 }
 
 // The model of hf.model, with its weights or with random ones. As in `generate`, an adapter is merged.
-std::shared_ptr<models::LanguageModel> timed_causal_writer(const config::LoadedConfig& loaded, const Runtime& runtime,
+std::shared_ptr<models::LanguageModel> timed_causal_writer(const config::Config& config, const Runtime& runtime,
                                                            const TimedRows& rows) {
   require(rows.vocabulary == 0, ExitCode::usage, "--vocab-size is of models that have no vocabulary yet; that of '",
-          loaded.config.hf.model, "' is in its config.json, leave it out");
-  const auto lm =
-      std::make_shared<CausalLm>(open_causal_lm(loaded.config, runtime, /*positions=*/rows.prompt + rows.new_tokens));
-  lm->model->parameter_set().refresh_compute();
+          config.hf.model, "' is in its config.json, leave it out");
+  const int64_t positions = rows.prompt + rows.new_tokens,
+                most = read_hf_config(config.hf.model).max_position_embeddings;
+  require(positions <= most, ExitCode::usage, "rows of ", positions, " tokens are longer than the model of '",
+          config.hf.model, "' was made for (max_position_embeddings = ", most, "); make --prompt or --new smaller");
+  const auto lm = std::make_shared<CausalLm>(open_frozen_lm(config, runtime, positions));
   if (lm->lora) {
     lm->lora->merge();
     lm->lora->set_mode(nn::LoraMode::merged);

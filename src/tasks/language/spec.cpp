@@ -2,6 +2,7 @@
 #include "tasks/language/spec.h"
 
 #include "hrm/base/error.h"
+#include "hrm/base/text.h"
 #include "hrm/data/language_open.h"
 #include "hrm/models/make_language_model.h"
 #include "hrm/tasks/language.h"
@@ -30,16 +31,16 @@ std::unique_ptr<Task> make_language(const config::Config& config, const Runtime&
   return std::make_unique<LanguageTask>(config, runtime, std::move(comm));
 }
 
-// With random weights. Rows are as long as these need, unless the configuration says more.
-std::shared_ptr<models::LanguageModel> timed_language_writer(const config::LoadedConfig& loaded, const Runtime& runtime,
+// With random weights.
+std::shared_ptr<models::LanguageModel> timed_language_writer(const config::Config& config, const Runtime& runtime,
                                                              const TimedRows& rows) {
-  const config::Config& config = loaded.config;
-  models::LanguageSizes sizes =
-      models::language_sizes(config.data, rows.vocabulary > 0 ? rows.vocabulary : kTimedVocabulary);
-  if (loaded.by_default("data.encoder_len")) sizes.encoder_len = rows.prompt;
-  if (loaded.by_default("data.decoder_len")) sizes.decoder_len = rows.new_tokens;
-  return models::make_language_model(config, sizes, static_cast<uint64_t>(config.run.seed), runtime.device,
-                                     runtime.compute_dtype);
+  const int64_t vocabulary = rows.vocabulary > 0 ? rows.vocabulary : kTimedVocabulary;
+  return models::make_language_model(config, models::language_sizes(config.data, vocabulary),
+                                     static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype);
+}
+
+std::vector<std::string> timed_language_settings(const TimedRows& rows) {
+  return {cat("data.encoder_len=", rows.prompt), cat("data.decoder_len=", rows.new_tokens)};
 }
 
 }  // namespace
@@ -54,7 +55,8 @@ const TaskSpec& language_spec() {
       .export_as = export_language,
       .open_writer = open_language_writer,
       .plan = plan_language,
-      .timed_writer = timed_language_writer};
+      .timed_writer = timed_language_writer,
+      .timed_settings = timed_language_settings};
   return spec;
 }
 
