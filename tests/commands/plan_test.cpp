@@ -39,6 +39,35 @@ TEST(Plan, PartsAddUp) {
   EXPECT_FALSE(plan.assumptions.empty());
 }
 
+// A step on average over the stages of the curriculum, which have a third, two thirds and all of the cycles.
+TEST(Plan, DepthCurriculum) {
+  config::Config config;
+  config.model.arch = config::PuzzleArch::trm;
+  config.model.H_layers = 0;
+  config.model.H_cycles = 3;
+  config.model.L_cycles = 6;
+  config.model.no_ACT_continue = true;
+  config.train.global_batch_size = 384;
+  const auto plan_of = [&](int64_t H_cycles, int64_t L_cycles, bool curriculum) {
+    config::Config depth = config;
+    depth.model.H_cycles = H_cycles;
+    depth.model.L_cycles = L_cycles;
+    depth.model.gradient_cycles = H_cycles > 1 ? 2 : 1;
+    depth.model.depth_curriculum = curriculum;
+    const PlanInput in = testing::make_plan_input(depth, testing::dims_of(sudoku(384)), gpu("H200"));
+    return std::pair{make_plan(in), in.flops_per_sample};
+  };
+  const auto [mean, mean_flops] = plan_of(3, 6, true);
+  const auto [first, first_flops] = plan_of(1, 2, false);
+  const auto [second, second_flops] = plan_of(2, 4, false);
+  const auto [third, third_flops] = plan_of(3, 6, false);
+  EXPECT_NEAR(mean.step_ms, 0.3 * first.step_ms + 0.3 * second.step_ms + 0.4 * third.step_ms, 1e-9 * mean.step_ms);
+  EXPECT_NEAR(mean_flops, 0.3 * first_flops + 0.3 * second_flops + 0.4 * third_flops, 1e-9 * mean_flops);
+  EXPECT_LT(mean.step_ms, 0.8 * third.step_ms);
+  EXPECT_DOUBLE_EQ(mean.tensors_peak, third.tensors_peak);
+  EXPECT_NE(mean.time.front().note.find("on average"), std::string::npos) << mean.time.front().note;
+}
+
 TEST(Plan, Fp8Recursions) {
   config::Config config;
   config.precision.recursions = config::RecursionPrecision::fp8;

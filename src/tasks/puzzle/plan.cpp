@@ -2,17 +2,47 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "hrm/base/error.h"
+#include "hrm/base/text.h"
 #include "hrm/nn/block.h"
 #include "hrm/nn/swiglu.h"
 #include "hrm/objectives/act.h"
 #include "hrm/tasks/puzzle_exchange.h"
+#include "tasks/puzzle/depth_stages.h"
 
 namespace hrm::tasks {
 namespace {
 
 at::Tensor meta_tensor(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::empty(sizes, at::device(at::kMeta).dtype(dtype));
+}
+
+config::ModelConfig at_depth(config::ModelConfig m, const DepthStage& stage) {
+  m.H_cycles = stage.H_cycles;
+  m.L_cycles = stage.L_cycles;
+  m.gradient_cycles = std::min(m.gradient_cycles, m.H_cycles);
+  return m;
+}
+
+// Of a sample in a step of the run, on average.
+double mean_flops(const config::ModelConfig& m, models::PuzzleModel& model) {
+  if (!m.depth_curriculum) return model.flops_per_sample_step();
+  double mean = 0, from = 0;
+  for (const DepthStage& stage : depth_stages(m)) {
+    model.set_cycles(stage.H_cycles, stage.L_cycles);
+    mean += (stage.until - from) * model.flops_per_sample_step();
+    from = stage.until;
+  }
+  return mean;
+}
+
+// At most two decimals: the stages of a curriculum make fractions of a pass.
+std::string count_of(double passes) {
+  const double rounded = std::round(100 * passes) / 100;
+  return cat(rounded);
 }
 
 }  // namespace
@@ -38,6 +68,22 @@ BlockPasses block_passes(const config::ModelConfig& m, bool second_forward) {
           .recorded = recorded,
           .recursions = all - recorded + (second_forward ? of_target : 0),
           .again = m.recompute ? recorded : 0};
+}
+
+BlockPasses mean_block_passes(const config::ModelConfig& m, bool second_forward) {
+  if (!m.depth_curriculum) return block_passes(m, second_forward);
+  BlockPasses mean;
+  double from = 0;
+  for (const DepthStage& stage : depth_stages(m)) {
+    const BlockPasses passes = block_passes(at_depth(m, stage), second_forward);
+    const double share = stage.until - from;
+    mean.plain += share * passes.plain;
+    mean.recorded += share * passes.recorded;
+    mean.recursions += share * passes.recursions;
+    mean.again += share * passes.again;
+    from = stage.until;
+  }
+  return mean;
 }
 
 double losses_per_step(const config::ModelConfig& m) {
@@ -89,7 +135,7 @@ void PuzzlePlan::add_times(const PlanInput& in, Plan& plan) const {
   const double fp32 = product_slowdown(in.config);
   const auto D = static_cast<double>(m.hidden_size), L = static_cast<double>(dims_.puzzle_emb_len + dims_.seq_len);
   const double F = s.gate_up / s.unit * D / 2, act = s.gate_up / 2;
-  const BlockPasses passes = block_passes(m, has_second_forward(m));
+  const BlockPasses passes = mean_block_passes(m, has_second_forward(m));
 
   double products = clock.product(s.rows, D, 2 * F, s.unit + act) + clock.product(s.rows, F, D, act + 2 * s.unit);
   double mixing = 0;
@@ -113,9 +159,10 @@ void PuzzlePlan::add_times(const PlanInput& in, Plan& plan) const {
   const double norms = clock.moved(6 * s.unit + 3 * s.gate_up);
   plan.time.push_back(
       {"matrix products", fp32 * products * (forwards - recursions + 2 * passes.recorded) + products8 * recursions,
-       cat(forwards, " layer passes forward", recursions > 0 ? cat(", ", recursions, " of them in fp8") : "",
-           passes.again > 0 ? cat(", ", passes.again, " of them in the backward pass") : "", ", ", passes.recorded,
-           " backward")});
+       cat(count_of(forwards), " layer passes forward",
+           recursions > 0 ? cat(", ", count_of(recursions), " of them in fp8") : "",
+           passes.again > 0 ? cat(", ", count_of(passes.again), " of them in the backward pass") : "", ", ",
+           count_of(passes.recorded), " backward", m.depth_curriculum ? ", on average over the stages" : "")});
   plan.time.push_back(
       {s.mixes_by_mlp ? "mixing of positions" : "attention", fp32 * mixing * (forwards + 2.5 * passes.recorded), ""});
   // What is not inside a product passes through memory between two kernels: the product before a norm, gate_up, and in
@@ -151,7 +198,7 @@ ModelOutline PuzzlePlan::outline(const config::Config& config) const {
   ModelOutline out{.model = model,
                    .parameters = &model->parameter_set(),
                    .blocks_run_once = model->blocks_run_once(),
-                   .flops_per_sample = model->flops_per_sample_step(),
+                   .flops_per_sample = mean_flops(config.model, *model),
                    .metric_sums = static_cast<int64_t>(objectives::act_metric_names().size())};
   for (const auto& module : model->modules()) {
     if (const auto* level = dynamic_cast<const nn::ReasoningModule*>(module.get())) {

@@ -35,6 +35,8 @@ struct BlockPasses {
   double again = 0;                // forward in the backward pass
 };
 BlockPasses block_passes(const config::ModelConfig& model, bool second_forward);
+// Of a step of the run on average: with model.depth_curriculum those of all stages.
+BlockPasses mean_block_passes(const config::ModelConfig& model, bool second_forward);
 // How often the heads are read for a loss.
 double losses_per_step(const config::ModelConfig& model);
 bool has_second_forward(const config::ModelConfig& model);

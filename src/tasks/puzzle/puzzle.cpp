@@ -13,6 +13,7 @@
 #include "hrm/optim/sparse_sign_sgd.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/puzzle_exchange.h"
+#include "tasks/puzzle/depth_stages.h"
 
 namespace hrm::tasks {
 namespace {
@@ -121,14 +122,11 @@ void PuzzleTask::prepare_fp8(int64_t step) {
   log::info("recursions in fp8 from step ", step, " on, with new scales");
 }
 
-// CGAR's three stages (arXiv 2511.08653): a third of the cycles, two thirds, all; at least one H and two L cycles.
 void PuzzleTask::set_depth(int64_t step) {
-  const config::ModelConfig& c = config_.model;
-  if (!c.depth_curriculum) return;
+  if (!config_.model.depth_curriculum) return;
   const double done = static_cast<double>(step - 1) / static_cast<double>(planned_steps(config_.train, *this));
-  const int64_t thirds = done < 0.3 ? 1 : done < 0.6 ? 2 : 3;
-  const auto part = [&](int64_t all, int64_t least) { return std::min(all, std::max(least, (thirds * all + 2) / 3)); };
-  model_->set_cycles(part(c.H_cycles, 1), part(c.L_cycles, 2));
+  const DepthStage stage = depth_stage_at(config_.model, done);
+  model_->set_cycles(stage.H_cycles, stage.L_cycles);
 }
 
 int64_t PuzzleTask::graph_key() const {
