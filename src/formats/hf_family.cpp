@@ -104,18 +104,24 @@ const HfFamily* find_hf_family(std::string_view model_type) {
 }
 
 std::vector<std::string> joined_targets(const std::vector<std::string>& targets) {
-  const std::array<std::pair<std::string, std::vector<std::string>>, 2> joined{
+  struct Joined {
+    std::string whole;
+    std::vector<std::string> parts;
+  };
+  const std::array<Joined, 2> all{
       {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}}, {"gate_up_proj", {"gate_proj", "up_proj"}}}};
-  std::vector<std::string> all = targets;
-  for (const auto& [whole, parts] : joined) {
-    const auto holds = [&](const std::string& name) { return std::find(all.begin(), all.end(), name) != all.end(); };
-    if (!std::all_of(parts.begin(), parts.end(), holds)) continue;
-    std::erase_if(all, [&](const std::string& name) {
-      return std::find(parts.begin(), parts.end(), name) != parts.end() || name == whole;
-    });
-    all.push_back(whole);
+  const auto holds = [](const std::vector<std::string>& list, const std::string& name) {
+    return std::find(list.begin(), list.end(), name) != list.end();
+  };
+  std::vector<std::string> out = targets;
+  for (const Joined& joined : all) {
+    const bool complete = std::all_of(joined.parts.begin(), joined.parts.end(),
+                                      [&](const std::string& part) { return holds(out, part); });
+    if (!complete) continue;
+    std::erase_if(out, [&](const std::string& name) { return holds(joined.parts, name) || name == joined.whole; });
+    out.push_back(joined.whole);
   }
-  return all;
+  return out;
 }
 
 std::string_view why_not_read(std::string_view model_type) {
