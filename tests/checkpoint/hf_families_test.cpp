@@ -51,6 +51,25 @@ TEST_P(HfFamilies, DecodesTheGreedyTokensOfTransformers) {
   }
 }
 
+// In bfloat16 the same direction, in one pass and with the cache.
+TEST_P(HfFamilies, ComputesInBfloat16) {
+  const Opened it = open_folder(fixtures() / GetParam());
+  it.model->build_frozen(at::kBFloat16);
+  const Expected want = expected_of(GetParam());
+  const auto cosine = [](const at::Tensor& a, const at::Tensor& b) {
+    return at::cosine_similarity(a.flatten().to(at::kFloat), b.flatten(), 0).item<double>();
+  };
+  EXPECT_GT(cosine(logits_of(*it.model, want.ids), want.logits), 0.998);
+  const at::NoGradGuard no_grad;
+  const int64_t T = want.ids.size(1);
+  models::DecodeCache cache = it.model->make_cache(1, T);
+  it.model->prefill({.ids = want.ids.narrow(1, 0, kPrompt)}, at::full({1}, kPrompt, at::kLong), cache);
+  std::vector<at::Tensor> logits;
+  for (int64_t i = kPrompt; i < T; ++i)
+    logits.push_back(it.model->logits(it.model->step(want.ids.select(1, i), cache)));
+  EXPECT_GT(cosine(at::cat(logits), want.logits.narrow(0, kPrompt, T - kPrompt)), 0.998);
+}
+
 // A document begins anew, whatever stands before it in its row.
 TEST_P(HfFamilies, DocumentsOfARowAreApart) {
   const Opened it = open_frozen(GetParam());
