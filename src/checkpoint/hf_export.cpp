@@ -50,6 +50,37 @@ NamedTensors their_weights(const models::DecoderOptions& options, const NamedTen
   return theirs;
 }
 
+bool computes(const HfFamily& family, const models::DecoderOptions& o) {
+  return family.form == o.form && family.qk_norm == o.qk_norm &&
+         (o.window == 0 || family.window != WindowRule::never) &&
+         (o.rope.kind == RopeKind::standard || family.stretched_rope);
+}
+
+const HfFamily& family_of(const models::DecoderOptions& o, const std::string& model_type) {
+  for (const HfFamily& family : hf_families()) {
+    if ((model_type.empty() || model_type == family.model_type) && computes(family, o)) return family;
+  }
+  fail(ExitCode::usage, model_type.empty() ? "no architecture" : cat("the architecture '", model_type, "'"),
+       " of transformers computes ", model_type.empty() ? "" : "not ", "what this model does", kOtherFormats);
+}
+
+Json rope_json(const models::DecoderOptions& o) {
+  const RopeScaling& s = o.rope;
+  Json rope = {{"rope_type", name(s.kind)}, {"rope_theta", o.rope_theta}};
+  if (s.kind != RopeKind::standard) rope["factor"] = s.factor;
+  if (s.original_positions > 0) rope["original_max_position_embeddings"] = static_cast<int64_t>(s.original_positions);
+  if (s.kind == RopeKind::llama3) {
+    rope["low_freq_factor"] = s.low_freq_factor;
+    rope["high_freq_factor"] = s.high_freq_factor;
+  } else if (s.kind == RopeKind::yarn) {
+    rope["beta_fast"] = s.beta_fast;
+    rope["beta_slow"] = s.beta_slow;
+    rope["attention_factor"] = s.attention_factor;
+    rope["truncate"] = s.truncate;
+  }
+  return rope;
+}
+
 Json token_ids(const HfTokens& tokens) {
   Json ids = Json::object();
   const auto add = [&](const char* key, int64_t id) {
@@ -119,17 +150,14 @@ std::vector<size_t> shard_counts(const std::vector<uint64_t>& sizes, uint64_t mo
 }
 
 HfModel hf_model(const models::DecoderOptions& options, const NamedTensors& weights, const HfTokens& tokens,
-                 at::ScalarType dtype) {
+                 at::ScalarType dtype, const std::string& model_type) {
   require(dtype == at::kFloat || dtype == at::kBFloat16, ExitCode::usage,
           "a folder for transformers holds float32 or bfloat16, not ", at::toString(dtype));
   check_kind(weights);
   const models::DecoderOptions o = models::resolve(options);
-  const bool windowed = o.window > 0;
-  const char* architecture = o.qk_norm ? "Qwen3ForCausalLM" : windowed ? "MistralForCausalLM" : "LlamaForCausalLM";
-  Json config = {{"architectures", {architecture}},
-                 {"model_type", o.qk_norm  ? "qwen3"
-                                : windowed ? "mistral"
-                                           : "llama"},
+  const HfFamily& family = family_of(o, model_type);
+  Json config = {{"architectures", {family.architecture}},
+                 {"model_type", family.model_type},
                  {"vocab_size", o.vocabulary},
                  {"hidden_size", o.width},
                  {"intermediate_size", o.inner},
@@ -137,22 +165,26 @@ HfModel hf_model(const models::DecoderOptions& options, const NamedTensors& weig
                  {"num_attention_heads", o.heads},
                  {"num_key_value_heads", o.kv_heads},
                  {"head_dim", o.head_dim},
-                 {"hidden_act", "silu"},
+                 {"hidden_act", o.form.gelu_gate ? "gelu_pytorch_tanh" : "silu"},
                  {"max_position_embeddings", o.positions},
                  {"rms_norm_eps", o.eps},
                  // Version 5 of transformers reads the second of these, versions before it the first.
                  {"rope_theta", o.rope_theta},
-                 {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", o.rope_theta}}},
+                 {"rope_parameters", rope_json(o)},
                  {"tie_word_embeddings", o.tied},
                  {"attention_bias", false},
                  {"attention_dropout", 0.0},
                  {"use_cache", true},
                  {"torch_dtype", dtype == at::kFloat ? "float32" : "bfloat16"}};
-  if (windowed) config["sliding_window"] = o.window;
-  if (windowed && o.qk_norm) {
+  if (o.rope.kind != RopeKind::standard) config["rope_scaling"] = rope_json(o);  // versions before 5
+  if (o.form.gelu_gate) config["hidden_activation"] = "gelu_pytorch_tanh";       // these, too
+  if (family.window != WindowRule::never && (o.window > 0 || family.window != WindowRule::switched)) {
+    config["sliding_window"] = o.window > 0 ? Json(o.window) : Json();
+  }
+  if (family.window == WindowRule::switched && o.window > 0) {
     config["use_sliding_window"] = true;
     config["max_window_layers"] = 0;
-  } else if (!windowed && !o.qk_norm) {
+  } else if (family.window == WindowRule::never && o.form == DecoderForm{}) {
     config["mlp_bias"] = false;
   }
   const Json ids = token_ids(tokens);
@@ -178,7 +210,7 @@ Json hf_tokenizer_config(const models::DecoderOptions& options, const HfTokens& 
 
 void export_hf(const models::DecoderOptions& options, const NamedTensors& weights, const HfTokens& tokens,
                const fs::path& folder, const HfFormat& format) {
-  const HfModel model = hf_model(options, weights, tokens, format.dtype);
+  const HfModel model = hf_model(options, weights, tokens, format.dtype, format.model_type);
   write_folder(folder, [&](const fs::path& place) {
     const auto write = [&](const char* name, const std::string& text) {
       if (!fs::exists(place / name)) write_file(place / name, as_bytes(text));

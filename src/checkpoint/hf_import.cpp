@@ -97,6 +97,8 @@ models::DecoderOptions decoder_options_of(const HfModelConfig& c, int64_t positi
                           .window = c.window,
                           .rope_theta = c.rope_theta,
                           .eps = c.rms_norm_eps,
+                          .rope = c.rope,
+                          .form = c.form,
                           .qk_norm = c.qk_norm,
                           .tied = c.tied});
 }

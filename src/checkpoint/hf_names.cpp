@@ -18,18 +18,31 @@ std::map<std::string, HfWeight> hf_weights(const models::DecoderOptions& o) {
     const auto same = [&](const std::string& name, std::vector<int64_t> shape) {
       add(layer + name, std::move(shape), layer + name);
     };
-    same("input_layernorm.weight", {o.width});
     same("post_attention_layernorm.weight", {o.width});
+    same(o.form.norms_behind ? "post_feedforward_layernorm.weight" : "input_layernorm.weight", {o.width});
     same("self_attn.o_proj.weight", {o.width, q_rows});
     same("mlp.down_proj.weight", {o.width, o.inner});
     if (o.qk_norm) {
       same("self_attn.q_norm.weight", {o.head_dim});
       same("self_attn.k_norm.weight", {o.head_dim});
+    } else if (o.form.wide_qk_norm) {
+      same("self_attn.q_norm.weight", {q_rows});
+      same("self_attn.k_norm.weight", {kv_rows});
     }
-    weights[layer + "self_attn.qkv_proj.weight"] = {{q_rows + 2 * kv_rows, o.width},
-                                                    {{layer + "self_attn.q_proj.weight", q_rows},
-                                                     {layer + "self_attn.k_proj.weight", kv_rows},
-                                                     {layer + "self_attn.v_proj.weight", kv_rows}}};
+    if (o.form.joined_weights) {
+      same("self_attn.qkv_proj.weight", {q_rows + 2 * kv_rows, o.width});
+      same("mlp.gate_up_proj.weight", {2 * o.inner, o.width});
+      continue;
+    }
+    const auto joined = [&](const char* end, std::vector<int64_t> shape) {
+      shape.insert(shape.begin(), q_rows + 2 * kv_rows);
+      weights[cat(layer, "self_attn.qkv_proj.", end)] = {shape,
+                                                         {{cat(layer, "self_attn.q_proj.", end), q_rows},
+                                                          {cat(layer, "self_attn.k_proj.", end), kv_rows},
+                                                          {cat(layer, "self_attn.v_proj.", end), kv_rows}}};
+    };
+    joined("weight", {o.width});
+    if (o.form.qkv_bias) joined("bias", {});
     weights[layer + "mlp.gate_up_proj.weight"] = {
         {2 * o.inner, o.width}, {{layer + "mlp.gate_proj.weight", o.inner}, {layer + "mlp.up_proj.weight", o.inner}}};
   }

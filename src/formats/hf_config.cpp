@@ -1,9 +1,9 @@
 #include "hrm/formats/hf_config.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
@@ -17,7 +17,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostSize = int64_t{1} << 31;  // of any size
 constexpr int64_t kDefaultWindow = 4096;
-constexpr std::array kFamilies = {"qwen3", "llama", "mistral"};
 constexpr const char* kGeneration = "generation_config.json";
 
 // Members of an object with their checks.
@@ -88,8 +87,89 @@ class Reader {
   json json_;
 };
 
+// A member of an object of rotation parameters; null is as if it were not there.
+const json* member_of(const json& rope, const char* key) {
+  const auto found = rope.find(key);
+  return found == rope.end() || found->is_null() ? nullptr : &*found;
+}
+
+double number_of(const Reader& in, const json& rope, const char* key, double otherwise) {
+  const json* value = member_of(rope, key);
+  return value == nullptr ? otherwise : in.positive(*value, key);
+}
+
+double needed_number(const Reader& in, const json& rope, const char* key, RopeKind kind) {
+  in.check(member_of(rope, key) != nullptr, "the rotation of kind '", name(kind), "' lacks '", key, "'");
+  return number_of(in, rope, key, 0);
+}
+
+// By how much yarn multiplies cos and sin: attention_factor, or what the other members say of it.
+double yarn_attention(const Reader& in, const json& rope, double factor) {
+  if (const json* given = member_of(rope, "attention_factor")) return in.positive(*given, "attention_factor");
+  const auto scale = [&](double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1; };
+  const auto said = [&](const char* key) {
+    const json* value = member_of(rope, key);
+    if (value == nullptr) return 0.0;
+    in.check(value->is_number() && std::isfinite(value->get<double>()) && value->get<double>() >= 0, "'", key,
+             "' must be a number of at least 0");
+    return value->get<double>();
+  };
+  const double mscale = said("mscale"), all = said("mscale_all_dim");
+  return mscale > 0 && all > 0 ? scale(mscale) / scale(all) : scale(1);
+}
+
+// `positions`: max_position_embeddings; `original`: the member of the file itself, or 0.
+RopeScaling read_scaling(const Reader& in, const json& rope, const char* place, const HfFamily& family,
+                         double positions, double original) {
+  std::string kind = "default";
+  for (const char* key : {"type", "rope_type"}) {  // the second one counts
+    const json* value = member_of(rope, key);
+    if (value == nullptr) continue;
+    in.check(value->is_string(), "'", key, "' in '", place, "' must be a text");
+    kind = value->get<std::string>();
+  }
+  RopeScaling out;
+  bool known = false;
+  std::string kinds;
+  for (const RopeKind one :
+       {RopeKind::standard, RopeKind::linear, RopeKind::dynamic, RopeKind::yarn, RopeKind::llama3}) {
+    if (one != RopeKind::standard && !family.stretched_rope) break;
+    kinds += cat(kinds.empty() ? "" : ", ", name(one));
+    if (kind != name(one)) continue;
+    out.kind = one;
+    known = true;
+  }
+  in.check(known, "'", place, "' asks for a rotation of kind '", printable_start(kind), "'; for ", family.model_type,
+           " this program has ", kinds);
+  if (out.kind == RopeKind::standard) return out;
+  out.factor = needed_number(in, rope, "factor", out.kind);
+  if (out.kind == RopeKind::yarn || out.kind == RopeKind::llama3) {
+    out.original_positions =
+        original > 0 ? original : number_of(in, rope, "original_max_position_embeddings", positions);
+  }
+  if (out.kind == RopeKind::yarn) {
+    out.beta_fast = number_of(in, rope, "beta_fast", out.beta_fast);
+    out.beta_slow = number_of(in, rope, "beta_slow", out.beta_slow);
+    out.attention_factor = yarn_attention(in, rope, out.factor);
+    in.check(std::isfinite(out.attention_factor) && out.attention_factor > 0,
+             "'mscale' and 'mscale_all_dim' make no finite factor of attention");
+    if (const json* truncate = member_of(rope, "truncate")) {
+      in.check(truncate->is_boolean(), "'truncate' must be true or false");
+      out.truncate = truncate->get<bool>();
+    }
+  } else if (out.kind == RopeKind::llama3) {
+    out.low_freq_factor = needed_number(in, rope, "low_freq_factor", out.kind);
+    out.high_freq_factor = needed_number(in, rope, "high_freq_factor", out.kind);
+    in.check(out.high_freq_factor > out.low_freq_factor, "'high_freq_factor' must be above 'low_freq_factor'");
+  }
+  return out;
+}
+
 // theta and kind of the rotation, at the top level or in rope_parameters or rope_scaling.
-double read_rotation(const Reader& in) {
+void read_rotation(const Reader& in, const HfFamily& family, HfModelConfig& c) {
+  const auto positions = static_cast<double>(c.max_position_embeddings);
+  const auto original = static_cast<double>(in.size("original_max_position_embeddings", 0));
+  const char* scaled = nullptr;
   double theta = 10000;
   const char* place = nullptr;
   const auto set = [&](const json& value, const char* where) {
@@ -104,22 +184,51 @@ double read_rotation(const Reader& in) {
     if (!in.has(key)) continue;
     const json& rope = in.at(key);
     in.check(rope.is_object(), "'", key, "' must be an object");
-    for (const char* kind : {"rope_type", "type"}) {
-      if (!rope.contains(kind) || rope[kind].is_null()) continue;
-      in.check(rope[kind].is_string() && rope[kind] == "default", "'", key, "' asks for a rotation of kind '",
-               rope[kind].is_string() ? printable_start(rope[kind].get<std::string>()) : "?",
-               "'; this program has the default one alone");
-    }
     for (const auto& [member, value] : rope.items()) {
       in.check(!value.is_object(), "'", key, "' has a rotation of its own for '", printable_start(member),
                "'; this program's layers share one");
     }
-    if (rope.contains("rope_theta")) set(rope["rope_theta"], key);
-    if (rope.contains("partial_rotary_factor")) {
-      in.check(rope["partial_rotary_factor"] == 1.0, "'partial_rotary_factor' must be 1: all of a head is turned");
+    const RopeScaling scaling = read_scaling(in, rope, key, family, positions, original);
+    in.check(scaled == nullptr || scaling == c.rope, "'", key, "' asks for another rotation than '",
+             scaled == nullptr ? "" : scaled, "'; take one of them away");
+    c.rope = scaling;
+    scaled = key;
+    if (const json* own = member_of(rope, "rope_theta")) set(*own, key);
+    if (const json* part = member_of(rope, "partial_rotary_factor")) {
+      in.check(*part == 1.0, "'partial_rotary_factor' must be 1: all of a head is turned");
     }
   }
-  return theta;
+  in.check(c.rope.kind != RopeKind::yarn || theta > 1, "'rope_theta' must be above 1 for a rotation of kind 'yarn'");
+  c.rope_theta = theta;
+}
+
+// What of the arithmetic the file may change, key by key.
+void check_arithmetic(const Reader& in, const HfFamily& family) {
+  in.check(!in.has("partial_rotary_factor") || in.at("partial_rotary_factor") == 1.0,
+           "'partial_rotary_factor' must be 1: all of a head is turned");
+  if (family.form.gelu_gate) {
+    // The library takes "gelu" in files of this family for the tanh approximation, which the models were trained with.
+    const std::string act = in.has("hidden_act") ? in.text("hidden_act") : "gelu_pytorch_tanh";
+    in.check(act == "gelu_pytorch_tanh" || act == "gelu", "'hidden_act' must be gelu_pytorch_tanh");
+    in.check(!in.has("hidden_activation") || in.text("hidden_activation") == "gelu_pytorch_tanh",
+             "'hidden_activation' must be gelu_pytorch_tanh");
+  } else {
+    in.check(!in.has("hidden_act") || in.text("hidden_act") == "silu", "'hidden_act' must be silu");
+  }
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    in.check(!in.flag(key, false), "'", key, "' is true; this program's layers have no such biases");
+  }
+  in.check(!in.flag("use_bidirectional_attention", false),
+           "'use_bidirectional_attention' is true; this program's attention is causal");
+  in.check(!in.flag("use_mrope", false), "'use_mrope' is true; this program's positions are single numbers");
+}
+
+std::string families_text() {
+  std::string text;
+  const std::span<const HfFamily> all = hf_families();
+  for (size_t i = 0; i < all.size(); ++i)
+    text += cat(i == 0 ? "" : i + 1 == all.size() ? " and " : ", ", all[i].model_type);
+  return text;
 }
 
 // The line that makes a folder of floating-point weights of `folder`, where transformers has one.
@@ -212,37 +321,38 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
   const Reader in(text, origin, code);
   HfModelConfig c;
   c.model_type = in.text("model_type");
-  in.check(std::find(kFamilies.begin(), kFamilies.end(), c.model_type) != kFamilies.end(), "the architecture '",
-           printable_start(c.model_type), "' is not known to this program; it reads qwen3, llama and mistral");
+  const HfFamily* const family = find_hf_family(c.model_type);
+  const std::string_view why = why_not_read(c.model_type);
+  in.check(family != nullptr, "the architecture '", printable_start(c.model_type), "' is not known to this program",
+           why.empty() ? "" : ", because ", why, "; it reads ", families_text());
   refuse_quantised(in, fs::path(origin).parent_path().string());
   c.vocab_size = in.size("vocab_size");
   c.hidden_size = in.size("hidden_size");
   c.layers = in.size("num_hidden_layers");
   c.heads = in.size("num_attention_heads");
   // The library's classes have defaults for keys that are missing; null means something else to them.
-  const int64_t kv_default = c.model_type == "mistral" ? 8 : c.model_type == "qwen3" ? 32 : c.heads;
-  c.kv_heads = in.says("num_key_value_heads") ? in.size("num_key_value_heads", c.heads) : kv_default;
+  c.kv_heads = !in.says("num_key_value_heads") && family->kv_heads > 0 ? family->kv_heads
+                                                                       : in.size("num_key_value_heads", c.heads);
   c.intermediate_size = in.size("intermediate_size");
   c.max_position_embeddings = in.size("max_position_embeddings");
-  // Qwen3 has a default of its own; the others divide the width.
-  c.head_dim = in.size("head_dim", c.model_type == "qwen3" ? 128 : std::max<int64_t>(1, c.hidden_size / c.heads));
+  c.head_dim =
+      in.size("head_dim", family->head_dim > 0 ? family->head_dim : std::max<int64_t>(1, c.hidden_size / c.heads));
   in.check(c.heads % c.kv_heads == 0, "num_key_value_heads = ", c.kv_heads,
            " does not divide num_attention_heads = ", c.heads);
   in.check(c.head_dim % 2 == 0, "head_dim = ", c.head_dim, " is odd; rotation turns pairs");
-  c.rms_norm_eps = in.has("rms_norm_eps") ? in.positive(in.at("rms_norm_eps"), "rms_norm_eps") : 1e-6;
-  c.rope_theta = read_rotation(in);
-  in.check(!in.has("partial_rotary_factor") || in.at("partial_rotary_factor") == 1.0,
-           "'partial_rotary_factor' must be 1: all of a head is turned");
-  in.check(!in.has("hidden_act") || in.text("hidden_act") == "silu", "'hidden_act' must be silu");
-  for (const char* key : {"attention_bias", "mlp_bias"}) {
-    in.check(!in.flag(key, false), "'", key, "' is true; this program's layers have no biases");
-  }
-  c.qk_norm = c.model_type == "qwen3";
-  c.tied = in.flag("tie_word_embeddings", false);
-  if (c.model_type == "mistral" || in.flag("use_sliding_window", false)) {
+  c.rms_norm_eps = in.has("rms_norm_eps") ? in.positive(in.at("rms_norm_eps"), "rms_norm_eps") : family->rms_norm_eps;
+  read_rotation(in, *family, c);
+  check_arithmetic(in, *family);
+  c.form = family->form;
+  c.qk_norm = family->qk_norm;
+  c.tied = in.flag("tie_word_embeddings", family->tied);
+  const bool switched_on = in.flag("use_sliding_window", false);
+  if (family->window == WindowRule::always || (family->window == WindowRule::switched && switched_on)) {
     c.window = in.says("sliding_window") ? in.size("sliding_window", 0) : kDefaultWindow;
+  } else if (family->window == WindowRule::if_given) {
+    c.window = in.size("sliding_window", 0);
   }
-  if (c.window > 0 && c.model_type == "qwen3") {
+  if (c.window > 0 && family->window == WindowRule::switched) {
     // Layers from this one on have the window.
     in.check(in.has("layer_types") || (in.has("max_window_layers") && in.at("max_window_layers") == 0),
              "'max_window_layers' lets some layers see all positions and others a window; this program's layers are "
@@ -262,10 +372,8 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
   c.bos_id = in.id("bos_token_id");
   c.pad_id = in.id("pad_token_id");
   c.eos_ids = in.ids("eos_token_id");
-  if (c.model_type != "qwen3") {
-    if (!in.says("bos_token_id")) c.bos_id = 1;
-    if (!in.says("eos_token_id")) c.eos_ids = {2};
-  }
+  if (!in.says("bos_token_id")) c.bos_id = family->bos_id;
+  if (!in.says("eos_token_id") && family->eos_id >= 0) c.eos_ids = {family->eos_id};
   if (!generation.empty()) {
     const Reader more(generation, (fs::path(origin).parent_path() / kGeneration).string(), code);
     for (const int64_t id : more.ids("eos_token_id")) {

@@ -16,11 +16,16 @@ nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
                         .kv_heads = o.kv_heads,
                         .head_dim = o.head_dim,
                         .eps = o.eps,
-                        .qk_norm = o.qk_norm},
+                        .qk_norm = o.qk_norm,
+                        .wide_qk_norm = o.form.wide_qk_norm,
+                        .bias = o.form.qkv_bias,
+                        .joined = o.form.joined_weights},
           .eps = o.eps,
           .cross = cross,
           .recompute = o.recompute,
-          .weights = o.weights};
+          .weights = o.weights,
+          .norms_behind = o.form.norms_behind,
+          .centred_norms = o.form.centred_norms};
 }
 
 }  // namespace
@@ -28,10 +33,12 @@ nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
 TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, bool cross,
                              const nn::FeedForwardFactory& feed_forward, at::Device device) {
   const auto list = owner.register_module("layers", std::make_shared<torch::nn::Module>());
+  const nn::SwigluForm form{.gelu = o.form.gelu_gate, .joined = o.form.joined_weights};
   TransformerBlocks blocks;
   for (int64_t i = 0; i < layers; ++i) {
     std::shared_ptr<nn::FeedForward> mlp =
-        feed_forward ? feed_forward(i) : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device, o.weights);
+        feed_forward ? feed_forward(i)
+                     : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device, o.weights, form);
     blocks.push_back(list->register_module(
         std::to_string(i), std::make_shared<nn::TransformerBlock>(block_options(o, cross), std::move(mlp), device)));
   }
@@ -50,6 +57,8 @@ DecoderOptions resolve(DecoderOptions o) {
           " key and value heads do not divide ", o.heads, " query heads; set kv_heads to a divisor");
   require(o.weights == nn::WeightFormat::f32 || !o.feed_forward, ExitCode::unexpected,
           "custom feed-forward layers do not support NF4 weights; use WeightFormat::f32");
+  require(o.form == DecoderForm{} || !o.feed_forward, ExitCode::unexpected,
+          "custom feed-forward layers go only with blocks of the plain form");
   if (o.inner == 0) o.inner = nn::swiglu_width(o.width, 4);
   return o;
 }
@@ -57,11 +66,12 @@ DecoderOptions resolve(DecoderOptions o) {
 Decoder::Decoder(const DecoderOptions& options, bool cross, at::Device device)
     : options_(resolve(options)), cross_(cross) {
   const DecoderOptions& o = options_;
-  rotary_ = nn::make_rotary_table(o.positions, o.head_dim, o.rope_theta, device);
+  rotary_ = nn::make_rotary_table(o.positions, o.head_dim, o.rope_theta, device, o.rope);
   embed_tokens_ =
       register_module("embed_tokens", std::make_shared<nn::Embedding>(o.vocabulary, o.width, device, "weight"));
   layers_ = add_blocks(*this, o.layers, o, cross, o.feed_forward, device);
-  norm_ = register_module("norm", std::make_shared<nn::RmsNorm>(o.width, o.eps, device));
+  norm_ = register_module("norm",
+                          std::make_shared<nn::RmsNorm>(o.width, o.eps, device, /*groups=*/1, o.form.centred_norms));
   lm_head_ = register_module("lm_head", o.tied ? std::make_shared<nn::LmHead>(embed_tokens_->weight())
                                                : std::make_shared<nn::LmHead>(o.width, o.vocabulary, device));
 }
@@ -102,9 +112,17 @@ nn::RotaryTable Decoder::rotary_rows(int64_t length) const {
   return {rotary_.cos.narrow(0, 0, length), rotary_.sin.narrow(0, 0, length)};
 }
 
+at::Tensor Decoder::embed(const at::Tensor& ids, at::ScalarType dtype) const {
+  const at::Tensor h = embed_tokens_->forward(ids, dtype);
+  if (!options_.form.scaled_embedding) return h;
+  // The factor is rounded to the dtype of the activations, as in the transformers library.
+  const double factor = std::sqrt(static_cast<double>(options_.width));
+  return h * at::scalar_tensor(factor, at::kFloat).to(dtype).item<double>();
+}
+
 at::Tensor Decoder::run(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents,
                         const at::Tensor& prefix, const std::vector<nn::LayerCache>& memory, DecodeCache* cache) {
-  at::Tensor h = embed_tokens_->forward(ids, dtype);
+  at::Tensor h = embed(ids, dtype);
   const int64_t P = prefix.defined() ? prefix.size(1) : 0, length = P + ids.size(1);
   if (P > 0) h = at::cat({prefix, h}, 1);
   check_length(length);
@@ -130,7 +148,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const n
   const nn::AttentionPass pass{.rotary = rotary_rows(shared.longest()),
                                .mask = nn::causal_mask(shared.longest(), options_.window, {}, ids.device()),
                                .shared = shared};
-  at::Tensor h = embed_tokens_->forward(ids, dtype);
+  at::Tensor h = embed(ids, dtype);
   for (const auto& layer : layers_) h = layer->forward(h, pass);
   return norm_->forward(h);
 }
@@ -163,7 +181,7 @@ at::Tensor Decoder::prefill(const at::Tensor& ids, const at::Tensor& lengths, at
 at::Tensor Decoder::step(const at::Tensor& ids, at::ScalarType dtype, DecodeCache& cache) {
   const at::NoGradGuard no_grad;
   const nn::AttentionPass pass{.rotary = rotary_, .place = cache.lengths, .window = options_.window};
-  nn::StepRows h{embed_tokens_->forward(ids.unsqueeze(1), dtype)};
+  nn::StepRows h{embed(ids.unsqueeze(1), dtype)};
   for (size_t i = 0; i < layers_.size(); ++i) {
     const nn::TransformerBlock* const next = i + 1 < layers_.size() ? layers_[i + 1].get() : nullptr;
     h = layers_[i]->step(h, pass, cross_ ? &cache.memory[i] : nullptr, cache.layers[i], next);

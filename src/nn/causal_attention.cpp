@@ -81,37 +81,59 @@ at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at:
 CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device, WeightFormat format) : sizes_(sizes) {
   check_sizes(sizes);
   const int64_t rows = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim;
-  const auto linear = [&](const char* name, int64_t in, int64_t out) {
-    return register_module(name, std::make_shared<Linear>(in, out, device, /*bias=*/false, format));
+  require(!sizes.qk_norm || !sizes.wide_qk_norm, ExitCode::unexpected,
+          "norms of q and k are over each head or over all of them, not both");
+  const auto linear = [&](const char* name, int64_t in, int64_t out, bool bias) {
+    return register_module(name, std::make_shared<Linear>(in, out, device, bias, format));
   };
-  qkv_proj_ = linear("qkv_proj", sizes.width, rows);
-  o_proj_ = linear("o_proj", sizes.heads * sizes.head_dim, sizes.width);
-  if (!sizes.qk_norm) return;
-  q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
-  k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
+  qkv_proj_ = linear("qkv_proj", sizes.width, rows, sizes.bias);
+  o_proj_ = linear("o_proj", sizes.heads * sizes.head_dim, sizes.width, /*bias=*/false);
+  if (!sizes.qk_norm && !wide()) return;
+  const int64_t q_width = wide() ? sizes.heads * sizes.head_dim : sizes.head_dim;
+  const int64_t k_width = wide() ? sizes.kv_heads * sizes.head_dim : sizes.head_dim;
+  q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(q_width, sizes.eps, device));
+  k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(k_width, sizes.eps, device));
+}
+
+at::Tensor CausalAttention::normed_widely(const at::Tensor& qkv) const {
+  const int64_t q = sizes_.heads * sizes_.head_dim, kv = sizes_.kv_heads * sizes_.head_dim;
+  const std::vector<at::Tensor> parts = qkv.split_with_sizes({q, kv, kv}, -1);
+  return at::cat({q_norm_->forward(parts[0].contiguous()), k_norm_->forward(parts[1].contiguous()), parts[2]}, -1);
+}
+
+at::Tensor CausalAttention::project(const at::Tensor& x) const {
+  const at::Tensor qkv = qkv_proj_->forward(x);
+  return wide() ? normed_widely(qkv) : qkv;
+}
+
+at::Tensor CausalAttention::step_mix(const at::Tensor& qkv, const AttentionPass& pass, const LayerCache& cache) const {
+  ops::DecodeAttentionOptions options{
+      .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.window, .steady = true};
+  if (sizes_.qk_norm) {
+    options.q_weight = q_norm_->weight();
+    options.k_weight = k_norm_->weight();
+  }
+  return ops::decode_attention_(qkv.squeeze(1), cache.keys, cache.values, pass.place, options).unsqueeze(1);
+}
+
+at::Tensor CausalAttention::step(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const {
+  return o_proj_->forward(step_mix(project(x), pass, cache));
 }
 
 StepRows CausalAttention::step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
                                    const LayerCache& cache, const RmsNorm* next) const {
-  ops::DecodeAttentionOptions options{
-      .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.window, .steady = true};
-  if (q_norm_) {
-    options.q_weight = q_norm_->weight();
-    options.k_weight = k_norm_->weight();
-  }
-  const at::Tensor qkv = qkv_proj_->needs_forward()
-                             ? qkv_proj_->forward(norm.forward(rows.x))
+  const at::Tensor qkv = qkv_proj_->needs_forward() || wide()
+                             ? project(norm.forward(rows.x))
                              : ops::decode_linear(rows.x, qkv_proj_->compute_weight(),
-                                                  {.norm = norm.weight(), .eps = norm.eps(), .ahead = rows.ahead});
-  const at::Tensor mixed =
-      ops::decode_attention_(qkv.squeeze(1), cache.keys, cache.values, pass.place, options).unsqueeze(1);
+                                                  {.norm = norm.scale(), .eps = norm.eps(), .ahead = rows.ahead});
+  const at::Tensor mixed = step_mix(qkv, pass, cache);
   if (o_proj_->needs_forward()) return {o_proj_->forward_add(mixed, rows.x)};
   return step_product(mixed, o_proj_->compute_weight(), rows.x, next);
 }
 
 ops::QkvHeadOptions CausalAttention::head_options(const AttentionPass& pass) const {
   ops::QkvHeadOptions options{.cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps};
-  if (q_norm_) {
+  if (sizes_.qk_norm) {
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();
   }
@@ -136,24 +158,35 @@ at::Tensor CausalAttention::attend(const at::Tensor& qkv, const AttentionPass& p
   return attend(ops::qkv_heads_(qkv, sizes, head_options(part)), part, nullptr);
 }
 
-at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
-                                        LayerCache* cache) const {
+at::Tensor CausalAttention::mix(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
   if (pass.shared.defined()) {
-    SharedTokens::Rows rows = pass.shared.to_rows(qkv_proj_->forward(x));
+    SharedTokens::Rows rows = pass.shared.to_rows(project(x));
     rows.others = attend(rows.others, pass);
     if (rows.whole.defined()) rows.whole = attend(rows.whole, pass);
-    return o_proj_->forward_add(pass.shared.to_tokens(rows), residual);
+    return pass.shared.to_tokens(rows);
   }
   const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
   const ops::QkvHeadOptions options = head_options(pass);
-  const ops::QkvHeads heads = qkv_proj_->needs_forward() ? ops::qkv_heads_(qkv_proj_->forward(x), sizes, options)
-                                                         : ops::qkv_heads_of(x, qkv_proj_->compute_weight(),
-                                                                             qkv_proj_->weight(), sizes, options);
-  return o_proj_->forward_add(attend(heads, pass, cache), residual);
+  // The product that rotates heads by itself knows neither biases nor norms over all heads.
+  const ops::QkvHeads heads =
+      qkv_proj_->needs_forward() || wide()
+          ? ops::qkv_heads_(project(x), sizes, options)
+          : ops::qkv_heads_of(x, qkv_proj_->compute_weight(), qkv_proj_->weight(), sizes, options);
+  return attend(heads, pass, cache);
+}
+
+at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
+                                        LayerCache* cache) const {
+  return o_proj_->forward_add(mix(x, pass, cache), residual);
+}
+
+at::Tensor CausalAttention::forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
+  return o_proj_->forward(mix(x, pass, cache));
 }
 
 std::vector<AdaptableLinear> CausalAttention::adaptable_linears() {
   const int64_t q = sizes_.heads * sizes_.head_dim, kv = sizes_.kv_heads * sizes_.head_dim;
+  if (sizes_.joined) return {{qkv_proj_, {{"qkv_proj", q + 2 * kv}}}, {o_proj_, {{"o_proj", sizes_.width}}}};
   return {{qkv_proj_, {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}}, {o_proj_, {{"o_proj", sizes_.width}}}};
 }
 

@@ -70,7 +70,9 @@ at::Tensor GeluFeedForward::forward(const at::Tensor& x) {
   return down_->forward(at::gelu(up_->forward(x)));
 }
 
-SwigluFeedForward::SwigluFeedForward(int64_t width, int64_t inner, at::Device device, WeightFormat format) {
+SwigluFeedForward::SwigluFeedForward(int64_t width, int64_t inner, at::Device device, WeightFormat format,
+                                     const SwigluForm& form)
+    : form_(form) {
   const auto linear = [&](const char* name, int64_t in, int64_t out) {
     return register_module(name, std::make_shared<Linear>(in, out, device, /*bias=*/false, format));
   };
@@ -79,11 +81,17 @@ SwigluFeedForward::SwigluFeedForward(int64_t width, int64_t inner, at::Device de
 }
 
 bool SwigluFeedForward::needs_forward() const {
-  return gate_up_proj_->needs_forward() || down_proj_->needs_forward();
+  return form_.gelu || gate_up_proj_->needs_forward() || down_proj_->needs_forward();
+}
+
+at::Tensor SwigluFeedForward::gated(const at::Tensor& gate_up) const {
+  if (!form_.gelu) return ops::swiglu(gate_up);
+  const std::vector<at::Tensor> halves = gate_up.chunk(2, -1);
+  return at::gelu(halves[0], "tanh") * halves[1];
 }
 
 at::Tensor SwigluFeedForward::forward(const at::Tensor& x) {
-  if (needs_forward()) return down_proj_->forward(ops::swiglu(gate_up_proj_->forward(x)));
+  if (needs_forward()) return down_proj_->forward(gated(gate_up_proj_->forward(x)));
   if (!at::GradMode::is_enabled()) {
     return down_proj_->forward(ops::linear_swiglu(x, gate_up_proj_->compute_weight()));
   }
@@ -92,7 +100,7 @@ at::Tensor SwigluFeedForward::forward(const at::Tensor& x) {
 }
 
 at::Tensor SwigluFeedForward::forward_add(const at::Tensor& x, const at::Tensor& residual) {
-  if (needs_forward()) return down_proj_->forward_add(ops::swiglu(gate_up_proj_->forward(x)), residual);
+  if (needs_forward()) return down_proj_->forward_add(gated(gate_up_proj_->forward(x)), residual);
   if (!at::GradMode::is_enabled()) {
     return down_proj_->forward_add(ops::linear_swiglu(x, gate_up_proj_->compute_weight()), residual);
   }
@@ -104,12 +112,16 @@ StepRows SwigluFeedForward::step_add(const RmsNorm& norm, const StepRows& rows, 
   if (needs_forward()) return FeedForward::step_add(norm, rows, next);
   const at::Tensor act =
       ops::decode_linear(rows.x, gate_up_proj_->compute_weight(),
-                         {.norm = norm.weight(), .eps = norm.eps(), .gated = true, .ahead = rows.ahead});
+                         {.norm = norm.scale(), .eps = norm.eps(), .gated = true, .ahead = rows.ahead});
   return step_product(act, down_proj_->compute_weight(), rows.x, next);
 }
 
 std::vector<AdaptableLinear> SwigluFeedForward::adaptable_linears() {
   const int64_t inner = gate_up_proj_->weight().size(0) / 2;
+  if (form_.joined) {
+    return {{gate_up_proj_, {{"gate_up_proj", 2 * inner}}},
+            {down_proj_, {{"down_proj", down_proj_->weight().size(0)}}}};
+  }
   return {{gate_up_proj_, {{"gate_proj", inner}, {"up_proj", inner}}},
           {down_proj_, {{"down_proj", down_proj_->weight().size(0)}}}};
 }

@@ -15,7 +15,6 @@ namespace hrm::nn {
 Linear::Linear(int64_t in, int64_t out, at::Device device, bool bias, WeightFormat format)
     : device_(device), format_(format) {
   const bool nf4 = format == WeightFormat::nf4;
-  require(!nf4 || !bias, ExitCode::unexpected, "an NF4 layer cannot have a bias; set bias to false");
   weight_ = register_parameter("weight", at::empty({out, in}, at::device(nf4 ? at::Device(at::kMeta) : device)),
                                /*requires_grad=*/!nf4);
   if (bias) bias_ = register_parameter("bias", at::empty({out}, at::device(device)));
@@ -23,14 +22,14 @@ Linear::Linear(int64_t in, int64_t out, at::Device device, bool bias, WeightForm
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
-  if (const LoraAdapter* lora = adapter()) return lora->forward(x, frozen_weight());
-  if (format_ == WeightFormat::nf4) return frozen_linear(x, frozen_weight());
+  const auto with_bias = [&](const at::Tensor& y) { return bias_.defined() ? y + bias_.to(y.scalar_type()) : y; };
+  if (const LoraAdapter* lora = adapter()) return with_bias(lora->forward(x, frozen_weight()));
+  if (format_ == WeightFormat::nf4) return with_bias(frozen_linear(x, frozen_weight()));
   return ops::linear(x, compute_weight(), weight_, bias_);
 }
 
 at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual) const {
-  require(!bias_.defined(), ExitCode::unexpected,
-          "Linear::forward_add() does not support a bias; use forward() and add the residual");
+  if (bias_.defined()) return residual + forward(x);
   if (const LoraAdapter* lora = adapter()) return lora->forward(x, frozen_weight(), residual);
   if (format_ == WeightFormat::nf4) return frozen_linear(x, frozen_weight(), residual);
   return ops::linear_add(x, compute_weight(), weight_, residual);
@@ -43,8 +42,7 @@ const at::Tensor& Linear::compute_weight() const {
 }
 
 void Linear::attach(std::shared_ptr<LoraAdapter> adapter) {
-  require(!lora_ && !bias_.defined(), ExitCode::unexpected,
-          "a linear layer accepts only one adapter, and none if it has a bias");
+  require(!lora_, ExitCode::unexpected, "a linear layer accepts only one adapter");
   lora_ = register_module("lora", std::move(adapter));
 }
 

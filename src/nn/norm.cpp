@@ -58,7 +58,8 @@ void LayerNorm::init_own(uint64_t, const std::string&) {
   bias_.zero_();
 }
 
-RmsNorm::RmsNorm(int64_t width, double eps, at::Device device, int64_t groups) : eps_(eps), groups_(groups) {
+RmsNorm::RmsNorm(int64_t width, double eps, at::Device device, int64_t groups, bool centred)
+    : eps_(eps), groups_(groups), centred_(centred) {
   require(groups > 0 && width % groups == 0, ExitCode::usage, "a norm over ", groups,
           " groups needs a width divisible by ", groups, ", not ", width);
   weight_ = register_parameter("weight", at::empty({width}, at::device(device)));
@@ -71,15 +72,15 @@ at::Tensor RmsNorm::forward(const at::Tensor& x) const {
 ops::NormedStream RmsNorm::forward_stream(const at::Tensor& x) const {
   require(groups_ == 1, ExitCode::unexpected, "a norm over ", groups_,
           " groups has no forward_stream(); use forward()");
-  return ops::weighted_rms_norm_stream(x, weight_, eps_);
+  return ops::weighted_rms_norm_stream(x, scale(), eps_);
 }
 
 at::Tensor RmsNorm::forward(const at::Tensor& x, at::ScalarType dtype) const {
-  return rms_norm(x, weight_, eps_, dtype, groups_);
+  return rms_norm(x, scale(), eps_, dtype, groups_);
 }
 
 void RmsNorm::init_own(uint64_t, const std::string&) {
-  weight_.fill_(1);
+  weight_.fill_(centred_ ? 0 : 1);
 }
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType dtype, int64_t groups) {

@@ -1,6 +1,11 @@
 #include "hrm/nn/rotary.h"
 
+#include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "hrm/base/error.h"
 
@@ -52,16 +57,56 @@ struct SplitAndRotate : torch::autograd::Function<SplitAndRotate> {
   }
 };
 
+// Pairs that turn slowly are divided by the factor, fast ones are kept, those between are blended.
+at::Tensor llama3_frequencies(const at::Tensor& frequency, const RopeScaling& s) {
+  const at::Tensor length = (2 * std::numbers::pi) / frequency;
+  const double longest = s.original_positions / s.low_freq_factor, shortest = s.original_positions / s.high_freq_factor;
+  const at::Tensor share =
+      (s.original_positions / length - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  const at::Tensor blended = (1 - share) * frequency / s.factor + share * frequency;
+  const at::Tensor slow_or_fast = at::where(length > longest, frequency / s.factor, frequency);
+  return at::where((length < shortest).logical_or(length > longest), slow_or_fast, blended);
+}
+
+// The same by pairs that turn beta_fast or beta_slow times within the original length, with a ramp between them.
+at::Tensor yarn_frequencies(const at::Tensor& power, int64_t head_dim, double theta, const RopeScaling& s) {
+  const auto width = static_cast<double>(head_dim);
+  const auto pair_of = [&](double turns) {
+    return width * std::log(s.original_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+  };
+  double low = pair_of(s.beta_fast), high = pair_of(s.beta_slow);
+  if (s.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, width - 1);
+  if (low == high) high += 0.001;
+  const at::Tensor ramp = ((at::arange(head_dim / 2, at::kFloat) - low) / (high - low)).clamp(0, 1);
+  const at::Tensor kept = 1 - ramp;
+  return (power * s.factor).reciprocal() * (1 - kept) + power.reciprocal() * kept;
+}
+
 }  // namespace
 
-RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device) {
+RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device,
+                              const RopeScaling& scaling) {
   require(head_dim % 2 == 0, ExitCode::usage, "rotary positions need an even head width, not ", head_dim,
           " (model.hidden_size / model.num_heads)");
   // In float32 on the CPU, like the reference implementation, so that the tables are the same on every device.
   const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div_(static_cast<double>(head_dim));
-  const at::Tensor frequency = at::pow(at::scalar_tensor(theta, at::kFloat), exponent).reciprocal_();
+  const at::Tensor power = at::pow(at::scalar_tensor(theta, at::kFloat), exponent);
+  at::Tensor frequency = power.reciprocal();
+  if (scaling.kind == RopeKind::linear) frequency = frequency / scaling.factor;
+  if (scaling.kind == RopeKind::llama3) frequency = llama3_frequencies(frequency, scaling);
+  if (scaling.kind == RopeKind::yarn) frequency = yarn_frequencies(power, head_dim, theta, scaling);
   const at::Tensor angle = at::outer(at::arange(positions, at::kFloat), frequency);
-  return {angle.cos().to(device), angle.sin().to(device)};
+  at::Tensor cos = angle.cos(), sin = angle.sin();
+  if (scaling.attention_factor != 1) {
+    cos = cos * scaling.attention_factor;
+    sin = sin * scaling.attention_factor;
+  }
+  return {cos.to(device), sin.to(device)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate_(const at::Tensor& qkv, int64_t heads,

@@ -14,9 +14,12 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::
                                    at::Device device)
     : options_(options) {
   const auto norm = [&](const char* name) {
-    return register_module(name, std::make_shared<RmsNorm>(options.attention.width, options.eps, device));
+    return register_module(name, std::make_shared<RmsNorm>(options.attention.width, options.eps, device, /*groups=*/1,
+                                                           options.centred_norms));
   };
-  input_norm_ = norm("input_layernorm");
+  require(!options.norms_behind || !options.cross, ExitCode::unexpected,
+          "a block with cross-attention has its norms in front; set norms_behind to false");
+  input_norm_ = norm(options.norms_behind ? "post_attention_layernorm" : "input_layernorm");
   self_attn_ =
       register_module("self_attn", std::make_shared<CausalAttention>(options.attention, device, options.weights));
   if (options.cross) {
@@ -25,12 +28,13 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::
     cross_norm_ = norm("cross_layernorm");
     cross_attn_ = register_module("cross_attn", std::make_shared<CrossAttention>(options.attention, device));
   }
-  mlp_norm_ = norm("post_attention_layernorm");
+  mlp_norm_ = norm(options.norms_behind ? "post_feedforward_layernorm" : "post_attention_layernorm");
   mlp_ = register_module("mlp", std::move(mlp));
 }
 
 at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
                                      LayerCache* cache) {
+  if (options_.norms_behind) return add_normed(x, self_attn_->forward(x, pass, cache));
   const ops::NormedStream first = input_norm_->forward_stream(x);
   at::Tensor h = self_attn_->forward_add(first.y, first.x, pass, cache);
   if (cross_attn_) {
@@ -42,9 +46,16 @@ at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& p
   return mlp_->forward_add(rows(last.y), rows(last.x)).view(h.sizes());
 }
 
+at::Tensor TransformerBlock::add_normed(const at::Tensor& x, const at::Tensor& attended) const {
+  const at::Tensor h = x + input_norm_->forward(attended);
+  const at::Tensor out = mlp_->forward(h.reshape({-1, h.size(-1)})).view(h.sizes());
+  return h + mlp_norm_->forward(out);
+}
+
 StepRows TransformerBlock::step(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory,
                                 const LayerCache& cache, const TransformerBlock* next) {
   const at::NoGradGuard no_grad;
+  if (options_.norms_behind) return {add_normed(rows.x, self_attn_->step(rows.x, pass, cache))};
   const auto shaped = [](const StepRows& from, at::IntArrayRef sizes) {
     const bool ahead = from.ahead.scaled.defined();
     return StepRows{from.x.reshape(sizes), {ahead ? from.ahead.scaled.view(sizes) : at::Tensor(), from.ahead.squares}};
@@ -52,7 +63,7 @@ StepRows TransformerBlock::step(const StepRows& rows, const AttentionPass& pass,
   StepRows h = self_attn_->step_add(*input_norm_, rows, pass, cache, cross_attn_ ? nullptr : mlp_norm_.get());
   if (cross_attn_) h = {cross_attn_->forward_add(cross_norm_->forward(h.x), h.x, *memory)};
   const std::vector<int64_t> sizes = h.x.sizes().vec();
-  const RmsNorm* const next_norm = next == nullptr ? nullptr : next->input_norm_.get();
+  const RmsNorm* const next_norm = next == nullptr ? nullptr : next->input_norm_.get();  // of the same form
   return shaped(mlp_->step_add(*mlp_norm_, shaped(h, {-1, h.x.size(-1)}), next_norm), sizes);
 }
 
@@ -116,7 +127,8 @@ at::Tensor TransformerBlock::mark_use(const at::Tensor& input) const {
 std::optional<TransformerBlock::PlainParts> TransformerBlock::plain_parts() const {
   const auto* swiglu = dynamic_cast<const SwigluFeedForward*>(mlp_.get());
   const AttentionSizes& sizes = options_.attention;
-  if (swiglu == nullptr || cross_attn_ || sizes.kv_heads != sizes.heads ||
+  const bool plain = !options_.norms_behind && !options_.centred_norms && !sizes.wide_qk_norm;
+  if (!plain || swiglu == nullptr || swiglu->gelu() || cross_attn_ || sizes.kv_heads != sizes.heads ||
       sizes.heads * sizes.head_dim != sizes.width || sizes.eps != options_.eps) {
     return std::nullopt;
   }

@@ -15,6 +15,11 @@ void causal(std::string_view text, std::string_view generation) {
   }
   fuzz::check(c.heads % c.kv_heads == 0 && c.head_dim % 2 == 0, "heads that can be made");
   fuzz::check(c.rope_theta > 0 && c.rms_norm_eps > 0 && c.window >= 0, "numbers that can be computed with");
+  fuzz::check(c.rope.factor > 0 && c.rope.attention_factor > 0, "a rotation that can be computed");
+  if (c.rope.kind == RopeKind::yarn || c.rope.kind == RopeKind::llama3) {
+    fuzz::check(c.rope.original_positions > 0, "a length to stretch");
+  }
+  fuzz::check(find_hf_family(c.model_type) != nullptr, "a family of the table");
   for (const int64_t id : c.eos_ids) fuzz::check(id >= 0 && id < c.vocab_size, "an id");
 }
 

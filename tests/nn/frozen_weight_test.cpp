@@ -161,7 +161,27 @@ TEST(FrozenWeight, NamesWhatDoesNotFit) {
                [&] { model.first->hold_nf4(weight, "q"); });
   expect_error(ExitCode::unexpected, {"wrong shape"}, [&] { model.first->hold_nf4(at::ones({2, 2}), "q"); });
   expect_error(ExitCode::unexpected, {"no compute weight"}, [&] { model.first->compute_weight(); });
-  expect_error(ExitCode::unexpected, {"cannot have a bias"}, [&] { Linear(2, 2, at::kCPU, true, WeightFormat::nf4); });
+}
+
+// A bias is added to the product of an NF4 weight, with a residual and beside an adapter, too, and may be trained.
+TEST(FrozenWeight, ABiasIsAdded) {
+  const auto biased = std::make_shared<Linear>(24, 40, at::kCPU, /*bias=*/true, WeightFormat::nf4);
+  const auto plain = std::make_shared<Linear>(24, 40, at::kCPU, /*bias=*/false, WeightFormat::nf4);
+  for (const auto& layer : {biased, plain}) {
+    layer->hold_nf4(numbers({40, 24}, 3), "weight");
+    layer->set_nf4_workspace(at::empty({40, 24}));
+  }
+  {
+    const at::NoGradGuard no_grad;
+    biased->bias().copy_(numbers({40}, 4));
+  }
+  EXPECT_TRUE(biased->needs_forward());
+  const at::Tensor x = numbers({3, 24}, 1), residual = numbers({3, 40}, 2);
+  const at::Tensor y = biased->forward(x);
+  EXPECT_TRUE(at::equal(y, plain->forward(x) + biased->bias()));
+  EXPECT_TRUE(at::allclose(biased->forward_add(x, residual), y + residual));
+  y.sum().backward();
+  EXPECT_TRUE(at::equal(biased->bias().grad(), at::full({40}, 3.0)));
 }
 
 }  // namespace

@@ -65,14 +65,16 @@ struct HfFormat {
   at::ScalarType dtype = at::kFloat;  // or at::kBFloat16; other floating-point types are converted
   // Weights above this many bytes are split into files of at most this size, or of one tensor, as transformers does.
   uint64_t shard_bytes = 5'000'000'000;
+  // The family (hf_family.h) that the folder is of. Empty: the first one that computes what the model does.
+  std::string model_type = {};
 };
 
 // A folder that transformers opens (AutoModelForCausalLM, and AutoTokenizer if there is a tokenizer): config.json,
 // generation_config.json, model.safetensors (or shards and model.safetensors.index.json), tokenizer.json,
-// tokenizer_config.json. For the plain decoder with SwiGLU, `weights` by our names: Llama, or Mistral with a window, or
-// Qwen3 with norms of q and k. The host holds copies of one file at a time. Throws Error(usage) for another model or
-// dtype, Error(checkpoint) for weights that do not fit `options`, Error(environment) if `folder` exists and is not
-// empty.
+// tokenizer_config.json. For the plain decoder with a gated feed-forward layer, `weights` by our names. The host holds
+// copies of one file at a time. Throws Error(usage) for another model or dtype, or if the family does not compute what
+// the model does; Error(checkpoint) for weights that do not fit `options`, Error(environment) if `folder` exists and is
+// not empty.
 void export_hf(const models::DecoderOptions& options, const std::vector<std::pair<std::string, at::Tensor>>& weights,
                const HfTokens& tokens, const std::filesystem::path& folder, const HfFormat& format = {});
 

@@ -65,7 +65,7 @@ struct HfConfig {
   static void describe(F&& f) {
     f("model", &HfConfig::model, PathText{}, "",
       "folder of a causal language model that transformers saved (config.json, tokenizer.json, model.safetensors or "
-      "its shards): Qwen3, Llama or Mistral",
+      "its shards), of a family that docs/polychromic.md lists",
       Resume::free);
     f("weights", &HfConfig::weights, Choice<HfWeights>{}, "",
       "load = read the weights of hf.model; random = draw them by run.seed, to train from scratch or to time, where "

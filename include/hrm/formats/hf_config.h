@@ -10,16 +10,19 @@
 #include <vector>
 
 #include "hrm/base/error.h"
+#include "hrm/formats/hf_family.h"
 
 namespace hrm {
 
-// A pre-norm decoder with RMSNorm, rotary positions and SwiGLU.
+// A decoder with RMSNorm, rotary positions and a gated feed-forward layer.
 struct HfModelConfig {
-  std::string model_type;  // qwen3, llama or mistral
+  std::string model_type;  // of a family of hf_family.h
   int64_t vocab_size = 0, hidden_size = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, intermediate_size = 0;
   int64_t max_position_embeddings = 0;
   int64_t window = 0;  // sliding-window attention in every layer; 0: full attention
   double rope_theta = 10000, rms_norm_eps = 1e-6;
+  RopeScaling rope = {};
+  DecoderForm form = {};
   bool qk_norm = false;               // per head, before the rotation
   bool tied = false;                  // the LM head shares the embedding's weights
   int64_t bos_id = -1, pad_id = -1;   // -1: none
@@ -34,7 +37,8 @@ std::string hub_name_hint(const std::string& path, HubKind kind = HubKind::model
 
 // `generation`: the text of generation_config.json, or empty. Throws Error(code) as "origin: reason" for invalid JSON,
 // a required key that is missing, and a value of the wrong type or range. Unsupported architectures, activations,
-// biases and rotations, and quantized weights, are also errors. Other missing keys have the library's defaults.
+// biases and rotations, and quantized weights, are also errors, which name the key. Other missing keys have the
+// library's defaults.
 HfModelConfig parse_hf_config(std::string_view text, std::string_view generation, const std::string& origin,
                               ExitCode code = ExitCode::checkpoint);
 // Reads them from a folder. Throws as above, and if the folder or a file is missing.

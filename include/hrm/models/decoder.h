@@ -1,5 +1,5 @@
 #pragma once
-// A causal decoder: embedding, pre-norm blocks, norm, head. It is the whole of the plain language model and the decoder
+// A causal decoder: embedding, blocks, norm, head. It is the whole of the plain language model and the decoder
 // of the HRM-LM. Shapes: B rows, T tokens, P prefix vectors, D width, S positions in a cache.
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "hrm/formats/hf_family.h"
 #include "hrm/nn/embedding.h"
 #include "hrm/nn/init.h"
 #include "hrm/nn/lm_head.h"
@@ -24,6 +25,8 @@ struct DecoderOptions {
   int64_t positions = 2048;  // maximum row length, prefix included
   int64_t window = 0;        // a position attends to itself and window - 1 before it; 0: to all before it
   double rope_theta = 10000, eps = 1e-6;
+  RopeScaling rope = {};
+  DecoderForm form = {};  // where blocks differ from those of Llama; not with cross or other feed-forward layers
   bool qk_norm = false;
   bool tied = true;                                  // the head shares the embedding's weight
   bool recompute = false;                            // activation checkpointing of every block
@@ -80,6 +83,7 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   std::vector<nn::LayerCache> project_memory(const at::Tensor& memory) const;
   void check_length(int64_t length) const;
   nn::RotaryTable rotary_rows(int64_t length) const;
+  at::Tensor embed(const at::Tensor& ids, at::ScalarType dtype) const;
 
   DecoderOptions options_;
   bool cross_;

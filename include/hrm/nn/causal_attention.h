@@ -23,8 +23,11 @@ namespace hrm::nn {
 
 struct AttentionSizes {
   int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  double eps = 1e-6;     // of the norms of q and k
-  bool qk_norm = false;  // RMSNorm with weight over each head of q and k, before the rotation
+  double eps = 1e-6;          // of the norms of q and k
+  bool qk_norm = false;       // RMSNorm with weight over each head of q and k, before the rotation
+  bool wide_qk_norm = false;  // RMSNorm over all heads of q, and over all of k, before the rotation; not with qk_norm
+  bool bias = false;          // of q, k and v
+  bool joined = false;        // adapters see qkv_proj as one layer
 };
 
 // Keys and values of one layer, (B, Hkv, S, hd) in the compute dtype. Updated in place, so that addresses are stable.
@@ -59,7 +62,8 @@ at::Tensor rotate_pairs(const at::Tensor& x, const RotaryTable& rows);
 at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
                              bool causal);
 
-// Submodules: qkv_proj ((Hq + 2 Hkv) hd, D), rows all heads of q, k, v; o_proj (D, Hq hd); q_norm and k_norm (hd).
+// Submodules: qkv_proj ((Hq + 2 Hkv) hd, D), rows all heads of q, k, v; o_proj (D, Hq hd); q_norm and k_norm (hd), or
+// (Hq hd) and (Hkv hd) if they are wide.
 class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
  public:
   CausalAttention(const AttentionSizes& sizes, at::Device device, WeightFormat format = WeightFormat::f32);
@@ -69,12 +73,17 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                          LayerCache* cache = nullptr) const;
 
+  // The same without the residual.
+  at::Tensor forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache = nullptr) const;
+
   // A decoding step, without gradient: x + attention(norm(x)), all (B, 1, D). Writes keys and values to the cache at
   // pass.place and attends to the cached positions. next: the norm applied to the result, or null.
   StepRows step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass, const LayerCache& cache,
                     const RmsNorm* next) const;
+  // The same without norm and residual: attention(x).
+  at::Tensor step(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const;
 
-  // Parts: q_proj, k_proj and v_proj of qkv_proj; o_proj.
+  // Parts: q_proj, k_proj and v_proj of qkv_proj, or with `joined` that itself; o_proj.
   std::vector<AdaptableLinear> adaptable_linears() override;
 
   const Linear& qkv_proj() const { return *qkv_proj_; }
@@ -83,6 +92,13 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
   const RmsNorm* k_norm() const { return k_norm_.get(); }
 
  private:
+  // x @ qkv_proj, with wide norms of q and k applied.
+  at::Tensor project(const at::Tensor& x) const;
+  at::Tensor normed_widely(const at::Tensor& qkv) const;
+  bool wide() const { return sizes_.wide_qk_norm; }
+  // What o_proj reads.
+  at::Tensor mix(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const;
+  at::Tensor step_mix(const at::Tensor& qkv, const AttentionPass& pass, const LayerCache& cache) const;
   at::Tensor attend(const at::Tensor& qkv, const AttentionPass& pass) const;
   at::Tensor attend(const ops::QkvHeads& heads, const AttentionPass& pass, LayerCache* cache) const;
   ops::QkvHeadOptions head_options(const AttentionPass& pass) const;

@@ -59,25 +59,34 @@ class GeluFeedForward : public FeedForward {
   std::shared_ptr<Linear> up_, down_;
 };
 
+struct SwigluForm {
+  bool gelu = false;    // the tanh approximation of GELU in place of silu
+  bool joined = false;  // adapters see gate_up_proj as one layer
+};
+
 // down_proj(silu(gate) * up) with [gate, up] = gate_up_proj(x) and any inner width. Submodules: gate_up_proj (2 inner,
-// width) and down_proj (width, inner).
+// width) and down_proj (width, inner). The kernels with the gate in a product's epilogue are for silu alone.
 class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
  public:
-  SwigluFeedForward(int64_t width, int64_t inner, at::Device device, WeightFormat format = WeightFormat::f32);
+  SwigluFeedForward(int64_t width, int64_t inner, at::Device device, WeightFormat format = WeightFormat::f32,
+                    const SwigluForm& form = {});
 
   at::Tensor forward(const at::Tensor& x) override;
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
   StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) override;
 
-  // Parts: gate_proj and up_proj of gate_up_proj; down_proj.
+  // Parts: gate_proj and up_proj of gate_up_proj, or with `joined` that itself; down_proj.
   std::vector<AdaptableLinear> adaptable_linears() override;
 
   const Linear& gate_up_proj() const { return *gate_up_proj_; }
   const Linear& down_proj() const { return *down_proj_; }
+  bool gelu() const { return form_.gelu; }
 
  private:
-  bool needs_forward() const;  // true if either layer needs it
+  bool needs_forward() const;  // true if either layer needs it, or the gate
+  at::Tensor gated(const at::Tensor& gate_up) const;
 
+  SwigluForm form_;
   std::shared_ptr<Linear> gate_up_proj_, down_proj_;
 };
 

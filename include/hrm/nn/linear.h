@@ -23,15 +23,16 @@ enum class WeightFormat {
 // y = x weight^T (+ bias). Parameters: `weight` (out, in) and optionally `bias` (out), both float32 and uninitialised.
 // An attached low-rank adapter is the submodule lora (hrm/nn/lora.h).
 //
-// With WeightFormat::nf4 the parameter `weight` is on the meta device: it has a name and a shape but no storage. Its
-// values come from hold_nf4(), and the buffer to dequantise them into from share_nf4_workspace().
+// A bias is added to what an adapter or an NF4 weight gives, too. With WeightFormat::nf4 the parameter `weight` is on
+// the meta device: it has a name and a shape but no storage. Its values come from hold_nf4(), and the buffer to
+// dequantise them into from share_nf4_workspace().
 class Linear : public torch::nn::Module, public HasComputeWeight {
  public:
   Linear(int64_t in, int64_t out, at::Device device, bool bias = false, WeightFormat format = WeightFormat::f32);
 
   // (..., in) in the compute dtype -> (..., out). Gradients are accumulated in place in float32 (hrm/ops/linear.h).
   at::Tensor forward(const at::Tensor& x) const;
-  // residual + forward(x), without a bias. The GEMM epilogue adds the residual where the device supports it
+  // residual + forward(x). Without a bias, the GEMM epilogue adds the residual where the device supports it
   // (ops::linear_add).
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) const;
 
@@ -43,10 +44,11 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   const at::Tensor& compute_weight() const;
   // As compute_weight(), but without any adapter.
   const at::Tensor& base_weight() const { return compute_weight_; }
-  // Whether forward() is more than one GEMM with a fixed weight: the weight is NF4, or an adapter is active.
-  bool needs_forward() const { return format_ == WeightFormat::nf4 || adapter() != nullptr; }
+  // Whether forward() is more than one GEMM with a fixed weight: there is a bias, the weight is NF4, or an adapter is
+  // active.
+  bool needs_forward() const { return bias_.defined() || format_ == WeightFormat::nf4 || adapter() != nullptr; }
 
-  // Attaches an adapter. Only for a layer without a bias, and only once.
+  // Attaches an adapter. Only once.
   void attach(std::shared_ptr<LoraAdapter> adapter);
   // The active adapter. Null if there is none, or if it is switched off or merged. Adapters of NF4 layers are never
   // merged.

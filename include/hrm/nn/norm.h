@@ -28,11 +28,11 @@ class LayerNorm : public Norm, public HasOwnInit {
 };
 
 // x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, arXiv 1910.07467). Parameter:
-// `weight`, initially 1.
+// `weight`, initially 1. A centred norm multiplies by 1 + weight, initially 0.
 class RmsNorm : public Norm, public HasOwnInit {
  public:
   // `groups`: normalises each of this many equal parts of a row separately.
-  RmsNorm(int64_t width, double eps, at::Device device, int64_t groups = 1);
+  RmsNorm(int64_t width, double eps, at::Device device, int64_t groups = 1, bool centred = false);
 
   at::Tensor forward(const at::Tensor& x) const override;
   // y and x from ops::weighted_rms_norm_stream, for the start of a sub-block. Not with groups.
@@ -42,11 +42,14 @@ class RmsNorm : public Norm, public HasOwnInit {
   void init_own(uint64_t seed, const std::string& name) override;
 
   const at::Tensor& weight() const { return weight_; }
+  // What rows are multiplied by: the weight, or 1 + weight.
+  at::Tensor scale() const { return centred_ ? weight_ + 1 : weight_; }
   double eps() const { return eps_; }
 
  private:
   double eps_;
   int64_t groups_;
+  bool centred_;
   at::Tensor weight_;
 };
 

@@ -6,6 +6,8 @@
 
 #include <tuple>
 
+#include "hrm/formats/rope.h"
+
 namespace hrm::nn {
 
 // cos and sin of position * theta^(-2i/head_dim), both (positions, head_dim/2) float32. Undefined tensors disable the
@@ -17,7 +19,9 @@ struct RotaryTable {
   bool defined() const { return cos.defined(); }
 };
 
-RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device);
+// `scaling`: stretches the positions, in the float32 steps of the transformers library.
+RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device,
+                              const RopeScaling& scaling = {});
 
 // Splits the output of a qkv projection and rotates q and k by their positions.
 //    qkv: (B, L, 3 * heads * head_dim), contiguous: all heads of q, then all of k, then all of v.

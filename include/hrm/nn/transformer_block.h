@@ -1,5 +1,5 @@
 #pragma once
-// The pre-norm block of Llama and Qwen3: RMSNorm, rotary grouped-query attention, SwiGLU. Shapes: B rows, T positions,
+// The block of Llama and its relatives: RMSNorm, rotary grouped-query attention, SwiGLU. Shapes: B rows, T positions,
 // D width.
 
 #include <ATen/core/Tensor.h>
@@ -21,9 +21,12 @@ struct TransformerBlockOptions {
   bool cross = false;                        // adds attention to a memory between self-attention and feed-forward
   bool recompute = false;                    // activation checkpointing: saves only the block's input
   WeightFormat weights = WeightFormat::f32;  // of the attention's linear layers
+  bool norms_behind = false;                 // norms what a layer gives, not what it reads; not with cross
+  bool centred_norms = false;                // see RmsNorm
 };
 
 // x += self_attn(input_layernorm(x)); x += cross_attn(cross_layernorm(x)); x += mlp(post_attention_layernorm(x)).
+// With norms_behind: x += post_attention_layernorm(self_attn(x)); x += post_feedforward_layernorm(mlp(x)).
 class TransformerBlock : public torch::nn::Module, public HasGradientGroup, public HasAuxiliaryLosses {
  public:
   TransformerBlock(const TransformerBlockOptions& options, std::shared_ptr<FeedForward> mlp, at::Device device);
@@ -38,7 +41,8 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
   // reaches it after those of forward().
   LayerCache project_memory(const at::Tensor& memory) const;
 
-  // The parts of a block with plain weights, a SwiGLU, no cross-attention, and as many key heads as query heads.
+  // The parts of a block of the plain form with plain weights, a SwiGLU, no cross-attention, and as many key heads as
+  // query heads.
   // Otherwise nullopt. q_norm and k_norm may be null.
   struct PlainParts {
     const RmsNorm *input_norm, *mlp_norm, *q_norm, *k_norm;
@@ -59,12 +63,13 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
 
  private:
   at::Tensor compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
+  at::Tensor add_normed(const at::Tensor& x, const at::Tensor& attended) const;  // the rest of a block of norms_behind
   at::Tensor compute_again_later(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory);
   at::Tensor trained_parameter() const;  // any parameter that requires a gradient, if there is one
   std::shared_ptr<LoraShared> adapters() const;
 
   TransformerBlockOptions options_;
-  std::shared_ptr<RmsNorm> input_norm_, cross_norm_, mlp_norm_;
+  std::shared_ptr<RmsNorm> input_norm_, cross_norm_, mlp_norm_;  // with norms_behind those of attention and MLP
   std::shared_ptr<CausalAttention> self_attn_;
   std::shared_ptr<CrossAttention> cross_attn_;
   std::shared_ptr<FeedForward> mlp_;

@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kBase =
     "folder of the frozen model that an adapter belongs to (default: hf.model of the run, or base_model_name_or_path "
     "of a PEFT adapter)";
-constexpr const char* kOrModelFolder = ", or a folder that transformers (Qwen3, Llama, Mistral) or PEFT saved";
+constexpr const char* kOrModelFolder = ", or a folder that transformers or PEFT saved";
 
 void add_train(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("train", "train a model, or resume the run of that name");

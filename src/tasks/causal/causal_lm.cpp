@@ -30,10 +30,12 @@ int64_t causal_positions(const config::Config& config, const HfModelConfig& fact
   require(positions >= needed, ExitCode::usage, "hf.positions = ", positions,
           " is too short: prompts and responses of chat.max_length = ", config.chat.max_length,
           " tokens with sampled answers of up to ", plan.most_tokens(), " take ", needed, "; set it to 0 or to that");
-  require(positions <= facts.max_position_embeddings, ExitCode::usage, "rows of ", positions,
-          " positions are longer than the model of '", config.hf.model,
-          "' was made for (max_position_embeddings = ", facts.max_position_embeddings,
-          "); make chat.max_length or the longest answer smaller");
+  require(
+      positions <= facts.max_position_embeddings, ExitCode::usage, "rows of ", positions,
+      " positions are longer than the model of '", config.hf.model,
+      "' was made for (max_position_embeddings = ", facts.max_position_embeddings,
+      facts.rope.kind == RopeKind::dynamic ? ", beyond which a rotation of kind 'dynamic' changes with the length" : "",
+      "); make chat.max_length or the longest answer smaller");
   return positions;
 }
 
@@ -70,7 +72,7 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
   return lm;
 }
 
-nn::LoraOptions lora_options(const config::Config& config) {
+nn::LoraOptions lora_options(const config::Config& config, const HfModelConfig& facts) {
   const config::LoraConfig& lora = config.lora;
   nn::LoraOptions options{.rank = lora.r,
                           .alpha = lora.alpha,
@@ -80,6 +82,7 @@ nn::LoraOptions lora_options(const config::Config& config) {
                           .seed = config.run.seed,
                           .dora = lora.dora,
                           .modules_to_save = split_list(lora.modules_to_save)};
+  if (facts.form.joined_weights) options.targets = joined_targets(options.targets);
   std::string origin = "lora.targets";
   if (!lora.adapter.empty()) {
     // Where the targets are the adapter's own, its file is at fault for what is wrong with them.
@@ -107,7 +110,7 @@ nn::LoraOptions lora_options(const config::Config& config) {
 
 // In front of build_parameters: the adapter of lora.adapter, or one that does nothing yet.
 void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm& lm) {
-  lm.lora = std::make_unique<nn::LoraSet>(*lm.model, lora_options(config), runtime.device);
+  lm.lora = std::make_unique<nn::LoraSet>(*lm.model, lora_options(config, lm.facts), runtime.device);
   lm.lora->initialise(static_cast<uint64_t>(config.run.seed));
   if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
   nn::keep_frozen_as(*lm.model, runtime.compute_dtype);

@@ -45,7 +45,9 @@ void write_hf(CausalInference& loaded, const ExportRequest& request) {
   tokens.ends = facts.eos_ids;
   if (!tokens.ends.empty()) tokens.eos = tokens.ends.front();
   tokens.files = hf_files_beside_weights(loaded.config.hf);
-  checkpoint::export_hf(decoder, named, tokens, request.out, hf_format(request));
+  checkpoint::HfFormat format = hf_format(request);
+  format.model_type = facts.model_type;
+  checkpoint::export_hf(decoder, named, tokens, request.out, format);
 }
 
 // The adapter for PEFT; for transformers the whole model.

@@ -1,0 +1,245 @@
+// Small models of each family as transformers saved and computed them (make_hf_families.py): logits, greedy tokens,
+// adapters, 4-bit weights, gradients, and what is exported again.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "hf_families.h"
+#include "hrm/base/file.h"
+#include "hrm/checkpoint/export.h"
+#include "hrm/checkpoint/peft.h"
+#include "hrm/formats/json.h"
+#include "hrm/formats/safetensors.h"
+#include "hrm/nn/frozen_weight.h"
+#include "hrm/nn/rotary.h"
+#include "support/temp_dir.h"
+
+namespace hrm::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using namespace families;  // NOLINT(google-build-using-namespace)
+
+class HfFamilies : public testing::TestWithParam<std::string> {};
+
+TEST_P(HfFamilies, GivesTheLogitsOfTransformers) {
+  const Opened it = open_frozen(GetParam());
+  const Expected want = expected_of(GetParam());
+  EXPECT_EQ(want.ids.size(1), kPrompt + 40);
+  EXPECT_GT(want.logits.abs().max().item<double>(), 0.5) << "numbers that say something";
+  EXPECT_LT(distance(logits_of(*it.model, want.ids), want.logits), 1e-4);
+}
+
+// With the cache: the same tokens, and the same logits at each of them.
+TEST_P(HfFamilies, DecodesTheGreedyTokensOfTransformers) {
+  const Opened it = open_frozen(GetParam());
+  const Expected want = expected_of(GetParam());
+  const int64_t T = want.ids.size(1);
+  const at::NoGradGuard no_grad;
+  models::DecodeCache cache = it.model->make_cache(1, T);
+  const at::Tensor hidden =
+      it.model->prefill({.ids = want.ids.narrow(1, 0, kPrompt)}, at::full({1}, kPrompt, at::kLong), cache);
+  at::Tensor logits = it.model->logits(hidden.select(1, kPrompt - 1));
+  for (int64_t i = kPrompt; i < T; ++i) {
+    EXPECT_LT(distance(logits[0], want.logits[i - 1]), 1e-4) << i;
+    const at::Tensor best = logits.argmax(-1);
+    ASSERT_EQ(best.item<int64_t>(), want.ids[0][i].item<int64_t>()) << "token " << i;
+    logits = it.model->logits(it.model->step(best, cache));
+  }
+}
+
+// In bfloat16 the same direction, in one pass and with the cache.
+TEST_P(HfFamilies, ComputesInBfloat16) {
+  const Opened it = open_folder(fixtures() / GetParam());
+  it.model->build_frozen(at::kBFloat16);
+  const Expected want = expected_of(GetParam());
+  const auto cosine = [](const at::Tensor& a, const at::Tensor& b) {
+    return at::cosine_similarity(a.flatten().to(at::kFloat), b.flatten(), 0).item<double>();
+  };
+  EXPECT_GT(cosine(logits_of(*it.model, want.ids), want.logits), 0.998);
+  const at::NoGradGuard no_grad;
+  const int64_t T = want.ids.size(1);
+  models::DecodeCache cache = it.model->make_cache(1, T);
+  it.model->prefill({.ids = want.ids.narrow(1, 0, kPrompt)}, at::full({1}, kPrompt, at::kLong), cache);
+  std::vector<at::Tensor> logits;
+  for (int64_t i = kPrompt; i < T; ++i)
+    logits.push_back(it.model->logits(it.model->step(want.ids.select(1, i), cache)));
+  EXPECT_GT(cosine(at::cat(logits), want.logits.narrow(0, kPrompt, T - kPrompt)), 0.998);
+}
+
+// A document begins anew, whatever stands before it in its row.
+TEST_P(HfFamilies, DocumentsOfARowAreApart) {
+  const Opened it = open_frozen(GetParam());
+  const Expected want = expected_of(GetParam());
+  const at::NoGradGuard no_grad;
+  const at::Tensor documents = at::cat({at::zeros({1, kPrompt}, at::kLong), at::ones({1, 40}, at::kLong)}, 1);
+  const at::Tensor got =
+      it.model->logits(it.model->forward({.ids = want.ids, .documents = documents}).hidden).squeeze(0);
+  EXPECT_LT(distance(got.narrow(0, 0, kPrompt), want.logits.narrow(0, 0, kPrompt)), 1e-4);
+  EXPECT_GT(distance(got.narrow(0, kPrompt, 40), want.logits.narrow(0, kPrompt, 40)), 1e-3);
+}
+
+// The derivative in a random direction, by two passes and by the gradients.
+TEST_P(HfFamilies, GradientsOfAllWeights) {
+  const Opened it = open_folder(fixtures() / GetParam());
+  it.model->build_parameters(at::kFloat);
+  const at::Tensor ids = expected_of(GetParam()).ids.narrow(1, 0, 24);
+  at::manual_seed(3);
+  const at::Tensor weights = at::randn({24, it.options.vocabulary});
+  const auto loss = [&] {
+    return (it.model->logits(it.model->forward({.ids = ids}).hidden).squeeze(0).log_softmax(-1) * weights).sum();
+  };
+  loss().backward();
+  const at::NoGradGuard no_grad;
+  double wanted = 0;
+  std::vector<at::Tensor> directions;
+  for (const auto& item : it.model->named_parameters()) {
+    ASSERT_TRUE(item.value().grad().defined()) << item.key();
+    EXPECT_GT(item.value().grad().abs().max().item<double>(), 0) << item.key();
+    directions.push_back(at::randn_like(item.value()));
+    wanted += (item.value().grad() * directions.back()).sum().item<double>();
+  }
+  const auto move = [&](double step) {
+    size_t i = 0;
+    for (const at::Tensor& parameter : it.model->parameters()) at::Tensor(parameter).add_(directions[i++], step);
+    it.model->parameter_set().refresh_compute();
+  };
+  constexpr double kStep = 2e-4;
+  move(kStep);
+  const double up = loss().item<double>();
+  move(-2 * kStep);
+  const double down = loss().item<double>();
+  EXPECT_NEAR((up - down) / (2 * kStep), wanted, 0.02 * std::abs(wanted) + 0.5);
+}
+
+TEST_P(HfFamilies, AdaptersBesideAndMerged) {
+  Opened it = open_folder(fixtures() / GetParam());
+  nn::LoraSet lora(*it.model, adapter_of(it), at::kCPU);
+  fill(lora);
+  it.model->build_parameters(at::kFloat);
+  const Expected want = expected_of(GetParam());
+  const at::Tensor beside = logits_of(*it.model, want.ids);
+  EXPECT_GT(distance(beside, want.logits), 1e-2);
+  lora.merge();
+  lora.set_mode(nn::LoraMode::merged);
+  EXPECT_LT(distance(logits_of(*it.model, want.ids), beside), 1e-4);
+  lora.set_mode(nn::LoraMode::off);
+  EXPECT_LT(distance(logits_of(*it.model, want.ids), want.logits), 1e-4);
+
+  const test::TempDir dir;
+  write_peft(dir / "adapter", lora, "base");
+  Opened again = open_folder(fixtures() / GetParam());
+  nn::LoraSet read(*again.model, adapter_of(again), at::kCPU);
+  load_peft(dir / "adapter", read);
+  again.model->build_parameters(at::kFloat);
+  EXPECT_TRUE(at::equal(logits_of(*again.model, want.ids), beside));
+}
+
+// The same as a model of the dequantised weights, beside which biases and norms stay as they are.
+TEST_P(HfFamilies, FourBitWeights) {
+  Opened it = open_folder(fixtures() / GetParam(), nn::WeightFormat::nf4);
+  Opened plain = open_folder(fixtures() / GetParam());
+  {
+    const at::NoGradGuard no_grad;
+    auto parameters = plain.model->named_parameters();
+    for (const nn::Nf4Layer& layer : nn::nf4_layers(*it.model)) {
+      at::Tensor to = parameters[layer.weight];
+      to.copy_(ops::nf4_dequantize(layer.linear->nf4(), to.sizes(), at::kFloat));
+    }
+  }
+  nn::LoraSet lora(*it.model, adapter_of(it), at::kCPU), plain_lora(*plain.model, adapter_of(plain), at::kCPU);
+  fill(lora);
+  fill(plain_lora);
+  nn::share_nf4_workspace(*it.model, at::kFloat);
+  it.model->build_parameters(at::kFloat);
+  plain.model->build_parameters(at::kFloat);
+  const Expected want = expected_of(GetParam());
+  const at::Tensor got = logits_of(*it.model, want.ids);
+  EXPECT_LT(distance(got, logits_of(*plain.model, want.ids)), 1e-5);
+  EXPECT_GT(distance(got, want.logits), 1e-2);
+}
+
+TEST_P(HfFamilies, WhatIsExportedIsReadAgain) {
+  const Opened it = open_frozen(GetParam());
+  const test::TempDir dir;
+  export_hf(it.options, decoder_weights(*it.model), {.bos = 1, .eos = 2}, dir / "out",
+            {.model_type = it.config.model_type});
+  const Opened again = open_folder(dir / "out");
+  EXPECT_EQ(again.config.model_type, it.config.model_type);
+  EXPECT_EQ(again.config.rope, it.config.rope);
+  EXPECT_EQ(again.config.rope_theta, it.config.rope_theta);
+  EXPECT_EQ(again.config.form, it.config.form);
+  EXPECT_EQ(again.config.window, it.config.window);
+  EXPECT_EQ(again.config.max_position_embeddings, it.config.max_position_embeddings);
+  EXPECT_EQ(again.config.tied, it.config.tied);
+  const std::vector<std::string> theirs = SafetensorsSet(fixtures() / GetParam()).names();
+  const std::vector<std::string> ours = SafetensorsSet(dir / "out").names();
+  EXPECT_EQ(std::set<std::string>(ours.begin(), ours.end()), std::set<std::string>(theirs.begin(), theirs.end()));
+  const auto wanted = it.model->named_parameters();
+  for (const auto& item : again.model->named_parameters()) {
+    EXPECT_TRUE(at::equal(item.value(), wanted[item.key()])) << item.key();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HfFamilies, testing::ValuesIn(names()), [](const auto& info) { return info.param; });
+
+TEST(HfFamiliesTable, HasASmallModelOfEachRowAndRotation) {
+  std::set<std::string> types, kinds;
+  for (const std::string& name : names()) {
+    const HfModelConfig config = read_hf_config(fixtures() / name);
+    types.insert(config.model_type);
+    kinds.emplace(hrm::name(config.rope.kind));
+    uintmax_t bytes = 0;
+    for (const auto& file : fs::directory_iterator(fixtures() / name)) bytes += file.file_size();
+    EXPECT_LE(bytes, 50'000u) << name;
+  }
+  std::set<std::string> wanted;
+  for (const HfFamily& family : hf_families()) wanted.emplace(family.model_type);
+  EXPECT_EQ(types, wanted);
+  EXPECT_EQ(kinds, (std::set<std::string>{"default", "linear", "dynamic", "yarn", "llama3"}));
+}
+
+// cos and sin of each kind at near and far positions, as the library's class gives them.
+TEST(HfRotations, NumbersByPosition) {
+  const json stored = parse_json(read_text(fixtures() / "rotations.json", ExitCode::data), "rotations", ExitCode::data);
+  const auto positions = stored.at("positions").get<std::vector<int64_t>>();
+  std::vector<at::Tensor> tables;
+  for (const auto& [kind, wanted] : stored.at("kinds").items()) {
+    json config{{"model_type", "llama"},
+                {"vocab_size", 64},
+                {"hidden_size", 64},
+                {"num_hidden_layers", 1},
+                {"num_attention_heads", 4},
+                {"intermediate_size", 64},
+                {"max_position_embeddings", stored.at("max_position_embeddings")},
+                {"rope_theta", stored.at("theta")},
+                {"rope_scaling", wanted.at("rope_parameters")}};
+    const HfModelConfig c = parse_hf_config(config.dump(), "", "c.json");
+    ASSERT_EQ(c.head_dim, stored.at("head_dim").get<int64_t>());
+    const nn::RotaryTable table =
+        nn::make_rotary_table(c.max_position_embeddings, c.head_dim, c.rope_theta, at::kCPU, c.rope);
+    for (size_t i = 0; i < positions.size(); ++i) {
+      const double tolerance = 1e-6 + 2e-7 * static_cast<double>(positions[i]);
+      const auto close = [&](const at::Tensor& got, const char* part) {
+        const at::Tensor want = at::tensor(wanted.at(part)[i].get<std::vector<float>>());
+        EXPECT_LT(distance(got[positions[i]], want), tolerance) << kind << " " << part << " at " << positions[i];
+      };
+      close(table.cos, "cos");
+      close(table.sin, "sin");
+    }
+    tables.push_back(table.cos.narrow(0, 255, 1).clone());
+  }
+  // Kinds differ where they should: all but "dynamic", which is as "default" within the trained length.
+  EXPECT_EQ(tables.size(), 8u);
+  int64_t same = 0;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) same += distance(tables[i], tables[j]) < 1e-4 ? 1 : 0;
+  }
+  EXPECT_EQ(same, 1);
+}
+
+}  // namespace
+}  // namespace hrm::checkpoint
