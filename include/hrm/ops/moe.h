@@ -80,11 +80,12 @@ enum class ExpertActivation { gelu, swiglu };
 //   Returns (T, D) in x's dtype, summed in float32.
 //
 // Differentiable in x and weights. The gradients of the experts' weights are added in float32 to the masters' gradient
-// buffers, as in ops::linear. On a Hopper GPU, 16-bit inputs with D and F multiples of 256 use our own tile-aware
-// products with the activation in the epilogue (src/ops/moe/cuda/sm90). On other GPUs and for other sizes the products
-// with x are at::_grouped_mm (bfloat16 with D and F multiples of 8) or one for each tile, and the gradients of the
-// weights are those of our portable kernel (cuda/moe_gradient.cu), which works on each expert's own rows. On the CPU
-// each expert has its products. Throws c10::Error that names the shapes.
+// buffers, as in ops::linear. Throws c10::Error that names the shapes.
+//
+// On a Hopper GPU, 16-bit inputs with D and F multiples of 256 use our own tile-aware products with the activation in
+// the epilogue (src/ops/moe/cuda/sm90). Other GPUs and sizes multiply rows by at::_grouped_mm (bfloat16 on Hopper and
+// Blackwell, D and F multiples of 8) or tile by tile, and each expert's own rows for the gradients of its weights
+// (src/ops/moe/cuda/moe_gradient.cu). On the CPU each expert has its products.
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
                        ExpertActivation activation = ExpertActivation::gelu);
