@@ -70,7 +70,7 @@ def peer_sizes(config, vocabulary):
         no += [("prompts in front of the rows", True)]
     if experts:
         no += [(f"moe.{key}", moe[key] != 0) for key in ("capacity_factor", "bias_rate", "jitter", "shared_experts")]
-        no += [("moe.score sigmoid", moe["score"] != "softmax")]
+        no += [("moe.score sigmoid", moe["score"] != "softmax"), ("moe.activation swiglu", moe["activation"] != "gelu")]
     for what, used in no:
         if used:
             raise command.Failure(command.USAGE, f"the PyTorch side has no {what}; compare a model without")

@@ -158,7 +158,8 @@ def forward(self, x: Tensor) -> Tensor:
 
 // One expert after the other, each on the tokens that picked it.
 std::string experts_source(const nn::MoeOptions& o, int64_t width) {
-  const bool drops = o.capacity_factor > 0;
+  const bool drops = o.capacity_factor > 0, gated = o.activation == ops::ExpertActivation::swiglu;
+  const int64_t up_rows = gated ? 2 * o.inner : o.inner;
   std::string source = cat(R"(
 def forward(self, h: Tensor) -> Tensor:
     x = h.reshape([-1, )",
@@ -191,13 +192,19 @@ def forward(self, h: Tensor) -> Tensor:
   }
   source += cat(R"(        hit = torch.nonzero(torch.any(picked, 1)).view([-1])
         share = torch.sum(torch.where(picked, weights, torch.zeros_like(weights)), [1]).index_select(0, hit)
-        up = torch.narrow(self.up.weight, 0, e * )",
-                o.inner, ", ", o.inner, R"()
+        up = torch.narrow(self.)",
+                gated ? "gate_up" : "up", ".weight, 0, e * ", up_rows, ", ", up_rows, R"()
         down = torch.narrow(self.down.weight, 0, e * )",
                 width, ", ", width, R"()
-        y = torch.linear(torch.gelu(torch.linear(x.index_select(0, hit), up)), down)
-        out = out.index_add(0, hit, y * share.unsqueeze(1))
+        pre = torch.linear(x.index_select(0, hit), up)
 )");
+  if (gated) {
+    source += cat("        act = torch.silu(torch.narrow(pre, -1, 0, ", o.inner, ")) * torch.narrow(pre, -1, ", o.inner,
+                  ", ", o.inner, ")\n");
+  } else {
+    source += "        act = torch.gelu(pre)\n";
+  }
+  source += "        out = out.index_add(0, hit, torch.linear(act, down) * share.unsqueeze(1))\n";
   if (o.shared_experts > 0) source += "    out = out + self.shared.forward(x)\n";
   return source + "    return out.view_as(h)\n";
 }

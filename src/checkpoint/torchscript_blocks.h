@@ -36,7 +36,8 @@ std::string cross_attention_source(const models::DecoderOptions& options);
 // cross_attn, and `memory` behind h.
 std::string transformer_block_source(StackKind kind, bool cross);
 std::string gelu_source();  // up, down
-// forward(x) of any shape (..., D): router, up, down; shared where there is one; choice_bias where there is one.
+// forward(x) of any shape (..., D): router, up (with SwiGLU gate_up), down; shared where there is one; choice_bias
+// where there is one.
 std::string experts_source(const nn::MoeOptions& options, int64_t width);
 // forward(u, mask (B, T) or None): in_proj, conv1d, norm, out_proj, dt_bias, A_log, D; position by position.
 std::string mamba2_mixer_source(const nn::Mamba2Options& options);

@@ -60,9 +60,11 @@ class LanguageExporter : TorchscriptBuilder {
   }
   Module experts(const std::string& name) {
     const nn::MoeOptions options = models::expert_options(config_);
-    Members members{child("router", linear(name + ".router")), child("up", linear(name + ".up")),
+    const bool gated = options.activation == ops::ExpertActivation::swiglu;
+    const std::string up = gated ? "gate_up" : "up", shared = name + ".shared";
+    Members members{child("router", linear(name + ".router")), child(up, linear(cat(name, ".", up))),
                     child("down", linear(name + ".down"))};
-    if (options.shared_experts > 0) members.push_back(child("shared", gelu(name + ".shared")));
+    if (options.shared_experts > 0) members.push_back(child("shared", gated ? swiglu(shared) : gelu(shared)));
     if (options.bias_rate > 0) members.push_back(buffer("choice_bias", weight(name + ".choice_bias")));
     return object("Experts", members, experts_source(options, lm_.hidden_size));
   }

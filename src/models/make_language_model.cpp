@@ -14,10 +14,15 @@ namespace {
 
 constexpr int64_t kUsualPositions = 1024;
 
+bool swiglu_experts(const config::MoeConfig& moe) {
+  return moe.activation == config::ExpertActivation::swiglu;
+}
+
 nn::MoeOptions moe_options(const config::MoeConfig& moe, int64_t width, int64_t jitter_seed) {
   return {.experts = moe.experts,
           .top_k = moe.top_k,
-          .inner = moe.inner > 0 ? moe.inner : 4 * width,
+          .inner = expert_inner(moe, width),
+          .activation = swiglu_experts(moe) ? ops::ExpertActivation::swiglu : ops::ExpertActivation::gelu,
           .score = moe.score == config::RouterScore::sigmoid ? ops::MoeScore::sigmoid : ops::MoeScore::softmax,
           .normalize = moe.normalize,
           .capacity_factor = moe.capacity_factor,
@@ -153,6 +158,15 @@ int64_t swiglu_inner(const config::LmConfig& config) {
   return config.inner > 0 ? config.inner : nn::swiglu_width(config.hidden_size, 4);
 }
 
+int64_t expert_inner(const config::MoeConfig& config, int64_t width) {
+  if (config.inner > 0) return config.inner;
+  return swiglu_experts(config) ? nn::swiglu_width(width, 4) : 4 * width;
+}
+
+double expert_matrices(const config::MoeConfig& config) {
+  return swiglu_experts(config) ? 3 : 2;
+}
+
 LanguageSizes language_sizes(const config::DataConfig& data, int64_t vocabulary) {
   return {vocabulary, data.encoder_len, data.decoder_len};
 }
@@ -251,9 +265,9 @@ class Flops {
                          : 3 * linear(positions, D, static_cast<double>(swiglu_inner(lm_))));
     }
     const config::MoeConfig& moe = c_.moe;
-    const double inner = moe.inner > 0 ? static_cast<double>(moe.inner) : 4 * D;
+    const auto inner = static_cast<double>(expert_inner(moe, lm_.hidden_size));
     return sum + linear(positions, D, static_cast<double>(moe.experts)) +
-           2 * static_cast<double>(moe.top_k + moe.shared_experts) * linear(positions, D, inner);
+           expert_matrices(moe) * static_cast<double>(moe.top_k + moe.shared_experts) * linear(positions, D, inner);
   }
 
   const config::Config& c_;

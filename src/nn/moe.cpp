@@ -23,11 +23,16 @@ MoeFeedForward::MoeFeedForward(int64_t width, const MoeOptions& options, at::Dev
           ExitCode::usage,
           "weights, rates and counts of a mixture of experts must not be negative, and its jitter must be below 1");
   router_ = register_module("router", std::make_shared<Linear>(width, options.experts, device));
-  up_ = register_module("up", std::make_shared<Linear>(width, options.experts * options.inner, device));
+  const bool gated = options.activation == ops::ExpertActivation::swiglu;
+  up_ = register_module(gated ? "gate_up" : "up", std::make_shared<Linear>(width, options.experts * up_rows(), device));
   down_ = register_module("down", std::make_shared<Linear>(options.inner, options.experts * width, device));
   if (options.shared_experts > 0) {
-    shared_ = register_module("shared",
-                              std::make_shared<GeluFeedForward>(width, options.shared_experts * options.inner, device));
+    const int64_t inner = options.shared_experts * options.inner;
+    if (gated) {
+      shared_ = register_module("shared", std::make_shared<SwigluFeedForward>(width, inner, device));
+    } else {
+      shared_ = register_module("shared", std::make_shared<GeluFeedForward>(width, inner, device));
+    }
   }
   if (options.bias_rate > 0) {
     choice_bias_ = register_buffer("choice_bias", at::zeros({options.experts}, at::device(device).dtype(at::kFloat)));
@@ -37,6 +42,10 @@ MoeFeedForward::MoeFeedForward(int64_t width, const MoeOptions& options, at::Dev
   }
   stale_ = at::zeros({2}, at::kBool);
   counts_ = at::zeros({options.experts + 1}, at::device(device).dtype(at::kDouble));
+}
+
+int64_t MoeFeedForward::up_rows() const {
+  return options_.activation == ops::ExpertActivation::swiglu ? 2 * options_.inner : options_.inner;
 }
 
 at::Tensor MoeFeedForward::router_input(const at::Tensor& x) const {
@@ -57,14 +66,14 @@ at::Tensor MoeFeedForward::forward(const at::Tensor& x) {
   const ops::MoePlan plan = ops::moe_plan(ids, experts);
 
   // Each expert's matrix is a slice of the parameter's rows.
-  const std::vector<int64_t> up{experts, options_.inner, width_}, down{experts, width_, options_.inner};
+  const std::vector<int64_t> up{experts, up_rows(), width_}, down{experts, width_, options_.inner};
   const auto gradient = [](const Linear& linear, const std::vector<int64_t>& sizes) {
     const at::Tensor grad = ops::gradient_buffer(linear.weight());
     return grad.defined() ? std::optional<at::Tensor>(grad.view(sizes)) : std::nullopt;
   };
   at::Tensor y = ops::moe_experts(x, gate.weights, plan, up_->compute_weight().detach().view(up), up_->weight(),
                                   down_->compute_weight().detach().view(down), down_->weight(), gradient(*up_, up),
-                                  gradient(*down_, down), stale_);
+                                  gradient(*down_, down), stale_, options_.activation);
   if (shared_) y = y + shared_->forward(x);
   if (!at::GradMode::is_enabled()) return y;
 

@@ -34,18 +34,21 @@ std::vector<TorchscriptVariant> variants() {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
-  return {{"decoder", decoder({})},
-          {"groups", decoder({"lm.kv_heads=2", "lm.qk_norm=true", "lm.tied=false", "lm.head_dim=6"})},
-          {"window", decoder({"lm.window=5", "lm.kv_heads=1", "lm.rope_theta=500"})},
-          {"experts", decoder({"moe.experts=4", "moe.inner=24", "moe.every=2", "moe.normalize=true"})},
-          {"dropped", decoder({"moe.experts=3", "moe.inner=24", "moe.capacity_factor=0.7", "moe.shared_experts=1"})},
-          {"balanced", decoder({"moe.experts=4", "moe.inner=24", "moe.score=sigmoid", "moe.bias_rate=0.01"})},
-          {"hrm", {"lm.qk_norm=true", "lm.gate_scale=0.8", "lm.gate_bias=0.1"}},
-          {"hrm_experts", {"moe.experts=2", "moe.inner=24", "moe.place=encoder", "objective.halting=0.1"}},
-          {"cross_attention", {"lm.bridge=cross_attention", "lm.kv_heads=2"}},
-          {"mamba2", {"lm.encoder=mamba2", "lm.mamba_groups=2"}},
-          {"prototype", {"lm.style=prototype"}},
-          {"prototype_experts", {"lm.style=prototype", "moe.experts=2", "moe.inner=24", "moe.every=2"}}};
+  return {
+      {"decoder", decoder({})},
+      {"groups", decoder({"lm.kv_heads=2", "lm.qk_norm=true", "lm.tied=false", "lm.head_dim=6"})},
+      {"window", decoder({"lm.window=5", "lm.kv_heads=1", "lm.rope_theta=500"})},
+      {"experts", decoder({"moe.experts=4", "moe.inner=24", "moe.every=2", "moe.normalize=true"})},
+      {"dropped", decoder({"moe.experts=3", "moe.inner=24", "moe.capacity_factor=0.7", "moe.shared_experts=1"})},
+      {"balanced", decoder({"moe.experts=4", "moe.inner=24", "moe.score=sigmoid", "moe.bias_rate=0.01"})},
+      {"swiglu_experts", decoder({"moe.experts=4", "moe.inner=24", "moe.activation=swiglu", "moe.shared_experts=2"})},
+      {"swiglu_dropped", decoder({"moe.experts=3", "moe.activation=swiglu", "moe.capacity_factor=0.7"})},
+      {"hrm", {"lm.qk_norm=true", "lm.gate_scale=0.8", "lm.gate_bias=0.1"}},
+      {"hrm_experts", {"moe.experts=2", "moe.inner=24", "moe.place=encoder", "objective.halting=0.1"}},
+      {"cross_attention", {"lm.bridge=cross_attention", "lm.kv_heads=2"}},
+      {"mamba2", {"lm.encoder=mamba2", "lm.mamba_groups=2"}},
+      {"prototype", {"lm.style=prototype"}},
+      {"prototype_experts", {"lm.style=prototype", "moe.experts=2", "moe.inner=24", "moe.every=2"}}};
 }
 
 struct Case {

@@ -116,6 +116,23 @@ TEST(BenchOps, MeasuresWhatTheFilterFits) {
   }
 }
 
+TEST(Bench, ExpertsOfBothKinds) {
+  const TempDir dir;
+  const auto file = dir / "moe.json";
+  for (const std::string activation : {"gelu", "swiglu"}) {
+    const Result result =
+        run({"bench",       "moe",  "--device",  "cpu",        "--tokens", "9", "--dim",        "8",
+             "--width",     "5",    "--experts", "3",          "--top-k",  "2", "--activation", activation,
+             "--precision", "fp32", "--json",    file.string()});
+    ASSERT_EQ(result.code, 0) << result.err;
+    const json out = json::parse(read(file));
+    EXPECT_EQ(out.at("activation"), activation);
+    EXPECT_EQ(out.at("precision"), "fp32");
+    EXPECT_EQ(out.at("way"), "a product for each expert");
+    EXPECT_GT(out.at("parts_ms").at("up and " + activation + ", backward"), 0);
+  }
+}
+
 TEST(BenchContrastive, ComparesWithBackprop) {
   const TempDir dir;
   const fs::path file = dir / "gradients.json";

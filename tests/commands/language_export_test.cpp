@@ -85,6 +85,9 @@ TEST(LanguageExport, ADecoderInEveryFormat) {
 TEST(LanguageExport, WhatTransformersHasNotIsRefused) {
   const Trained experts("export_experts", packed_and({"moe.experts=2", "moe.inner=16"}));
   expect_all_formats(experts);
+  const Trained gated("export_gated", packed_and({"moe.experts=2", "moe.inner=16", "moe.activation=swiglu"}));
+  expect_all_formats(gated);
+  EXPECT_EQ(gated.weights.at("model.layers.0.mlp.gate_up.weight").size(0), 2 * 2 * 16);
   expect_error(ExitCode::usage, {"mixture of experts", "--to safetensors or --to torchscript"},
                [&] { commands::run_export(experts.to("hf")); });
   const Trained hrm("export_hrm", {});

@@ -61,21 +61,24 @@ Overrides decoder(const Overrides& more) {
 }
 
 std::vector<PlanVariant> variants() {
-  return {{"decoder", decoder({})},
-          {"untied", decoder({"lm.tied=false"})},
-          {"groups", decoder({"lm.kv_heads=2", "lm.qk_norm=true"})},
-          {"window", decoder({"lm.window=32", "lm.kv_heads=2"})},
-          {"documents", decoder({"data.document_masks=true"})},
-          {"recompute", decoder({"lm.recompute=true", "lm.layers=6"})},
-          {"experts", decoder({"moe.experts=4", "moe.inner=512", "moe.every=2", "moe.z_weight=0.001"})},
-          {"jitter", decoder({"moe.experts=4", "moe.inner=512", "moe.jitter=0.01", "moe.shared_experts=1"})},
-          {"hrm", {}},
-          {"all_cycles", {"lm.gradient_cycles=0"}},
-          {"supervised", {"objective.deep_supervision=0.5"}},
-          {"cross_attention", {"lm.bridge=cross_attention"}},
-          {"mamba2", {"lm.encoder=mamba2"}},
-          {"prototype", {"lm.style=prototype"}},
-          {"prototype_experts", {"lm.style=prototype", "moe.experts=4", "moe.inner=512"}}};
+  return {
+      {"decoder", decoder({})},
+      {"untied", decoder({"lm.tied=false"})},
+      {"groups", decoder({"lm.kv_heads=2", "lm.qk_norm=true"})},
+      {"window", decoder({"lm.window=32", "lm.kv_heads=2"})},
+      {"documents", decoder({"data.document_masks=true"})},
+      {"recompute", decoder({"lm.recompute=true", "lm.layers=6"})},
+      {"experts", decoder({"moe.experts=4", "moe.inner=512", "moe.every=2", "moe.z_weight=0.001"})},
+      {"jitter", decoder({"moe.experts=4", "moe.inner=512", "moe.jitter=0.01", "moe.shared_experts=1"})},
+      {"swiglu_experts", decoder({"moe.experts=4", "moe.inner=256", "moe.activation=swiglu", "moe.every=2"})},
+      {"swiglu_shared", decoder({"moe.experts=4", "moe.inner=256", "moe.activation=swiglu", "moe.shared_experts=1"})},
+      {"hrm", {}},
+      {"all_cycles", {"lm.gradient_cycles=0"}},
+      {"supervised", {"objective.deep_supervision=0.5"}},
+      {"cross_attention", {"lm.bridge=cross_attention"}},
+      {"mamba2", {"lm.encoder=mamba2"}},
+      {"prototype", {"lm.style=prototype"}},
+      {"prototype_experts", {"lm.style=prototype", "moe.experts=4", "moe.inner=512"}}};
 }
 
 // A model with random inputs, one step of it without an optimizer.
@@ -245,7 +248,8 @@ INSTANTIATE_TEST_SUITE_P(Variants, LanguagePlanTest, ::testing::ValuesIn(variant
 TEST(LanguagePlan, StateOfTheWeights) {
   for (const Overrides& more :
        {Overrides{}, Overrides{"lm.arch=decoder", "lm.tied=false", "optim.ema=0.9"},
-        Overrides{"optim.name=lion", "lm.freeze=enc"}, Overrides{"optim.name=muon", "moe.experts=2", "moe.inner=64"}}) {
+        Overrides{"optim.name=lion", "lm.freeze=enc"}, Overrides{"optim.name=muon", "moe.experts=2", "moe.inner=64"},
+        Overrides{"optim.name=muon", "moe.experts=2", "moe.inner=64", "moe.activation=swiglu"}}) {
     testing::SmallLanguage run(testing::fresh_folder("run"), more);
     run.trainer.start_fresh();
     config::Config config = run.loaded.config;

@@ -438,6 +438,7 @@ TEST(Validate, WhatALanguageModelDoesNotReadIsRefused) {
       {{"lm.arch=decoder", "moe.experts=4", "lm.inner=96"}, "lm.inner = 96", {"moe.every=2"}},
       {{"lm.arch=decoder", "moe.experts=4", "lm.inner=96"}, "lm.inner = 96", {"lm.arch=hrm"}},
       {{"moe.top_k=1"}, "moe.top_k = 1", {"moe.experts=4"}},
+      {{"moe.activation=swiglu"}, "moe.activation = \"swiglu\"", {"moe.experts=4"}},
   };
   for (const Case& c : cases) {
     const std::string sentence = language_fault(c.bad);

@@ -73,7 +73,8 @@ std::set<std::string> decisive_keys(const Config& c) {
       if (c.objective.halting > 0) add("objective", {"deep_supervision", "halting", "halting_target"});
     }
     if (c.moe.experts > 0) {
-      add("moe", {"experts", "top_k", "inner", "place", "every", "score", "normalize", "load_weight", "z_weight"});
+      add("moe", {"experts", "top_k", "inner", "activation", "place", "every", "score", "normalize", "load_weight",
+                  "z_weight"});
     }
   } else if (c.task == "contrastive" && c.contrastive.mode == ContrastiveMode::compat) {
     add("contrastive", {"mode", "commit", "coord_dim_n", "rotor_k", "state_dim", "context", "retrieval_beta",

@@ -36,12 +36,17 @@ at::Tensor plain_moe(MoeFeedForward& layer, const at::Tensor& x) {
       o.normalize, o.capacity_factor};
   const auto routing = ops::reference::moe_route(at::linear(x, weight(layer, "router.weight", {o.experts, kMoeWidth})),
                                                  options, layer.choice_bias());
-  at::Tensor y = ops::reference::moe_experts(x, routing, weight(layer, "up.weight", {o.experts, o.inner, kMoeWidth}),
-                                             weight(layer, "down.weight", {o.experts, kMoeWidth, o.inner}));
+  const bool gated = o.activation == ops::ExpertActivation::swiglu;
+  const int64_t times = gated ? 2 : 1;
+  at::Tensor y = ops::reference::moe_experts(
+      x, routing, weight(layer, gated ? "gate_up.weight" : "up.weight", {o.experts, times * o.inner, kMoeWidth}),
+      weight(layer, "down.weight", {o.experts, kMoeWidth, o.inner}), o.activation);
   if (o.shared_experts > 0) {
     const int64_t inner = o.shared_experts * o.inner;
-    y = y + at::linear(at::gelu(at::linear(x, weight(layer, "shared.up.weight", {inner, kMoeWidth}))),
-                       weight(layer, "shared.down.weight", {kMoeWidth, inner}));
+    const char* const up = gated ? "shared.gate_up_proj.weight" : "shared.up.weight";
+    const char* const down = gated ? "shared.down_proj.weight" : "shared.down.weight";
+    y = y + ops::reference::moe_shared(x, weight(layer, up, {1, times * inner, kMoeWidth}),
+                                       weight(layer, down, {1, kMoeWidth, inner}), o.activation);
   }
   return y;
 }
@@ -53,36 +58,116 @@ TEST(MoeLayer, IsThePlainFormula) {
     for (const auto score : {ops::MoeScore::softmax, ops::MoeScore::sigmoid}) {
       for (const bool normalize : {false, true}) {
         for (const int64_t shared : {0, 2}) {
-          options.capacity_factor = capacity;
-          options.score = score;
-          options.normalize = normalize;
-          options.shared_experts = shared;
-          const auto layer = make(options);
-          EXPECT_TRUE(at::allclose(layer->forward(x), plain_moe(*layer, x), 1e-4, 1e-5))
-              << capacity << " " << normalize << " " << shared;
+          for (const auto activation : {ops::ExpertActivation::gelu, ops::ExpertActivation::swiglu}) {
+            options.capacity_factor = capacity;
+            options.score = score;
+            options.normalize = normalize;
+            options.shared_experts = shared;
+            options.activation = activation;
+            const auto layer = make(options);
+            EXPECT_TRUE(at::allclose(layer->forward(x), plain_moe(*layer, x), 1e-4, 1e-5))
+                << capacity << " " << normalize << " " << shared;
+          }
         }
       }
     }
   }
 }
 
+// The gradients of everything, beside those of the plain formula.
+TEST(MoeLayer, GradientsOfThePlainFormula) {
+  for (const auto activation : {ops::ExpertActivation::gelu, ops::ExpertActivation::swiglu}) {
+    const auto layer = make(
+        {.experts = 5, .top_k = 2, .activation = activation, .normalize = true, .load_weight = 0, .shared_experts = 1});
+    const at::Tensor grad = numbers({kTokens, kMoeWidth}, 2);
+    const auto parameters = layer->parameters();
+    at::Tensor x = numbers({kTokens, kMoeWidth}, 1).requires_grad_();
+    ParameterSet set;
+    set.build(*layer, at::kFloat);
+    set.zero_grad();
+    layer->forward(x).backward(grad);
+    set.settle_gradients();
+
+    // weight() detaches, so the formula's own leaves are those.
+    const MoeOptions& o = layer->options();
+    const bool gated = activation == ops::ExpertActivation::swiglu;
+    const int64_t rows = gated ? 2 * o.inner : o.inner;
+    const auto leaf = [&](const std::string& name, at::IntArrayRef sizes) {
+      return weight(*layer, name.c_str(), sizes).clone().requires_grad_();
+    };
+    const std::string up_name = gated ? "gate_up.weight" : "up.weight";
+    const std::string shared_up = gated ? "shared.gate_up_proj.weight" : "shared.up.weight",
+                      shared_down = gated ? "shared.down_proj.weight" : "shared.down.weight";
+    const at::Tensor router = leaf("router.weight", {o.experts, kMoeWidth}),
+                     up = leaf(up_name, {o.experts, rows, kMoeWidth}),
+                     down = leaf("down.weight", {o.experts, kMoeWidth, o.inner}),
+                     up_of_all = leaf(shared_up, {1, rows, kMoeWidth}),
+                     down_of_all = leaf(shared_down, {1, kMoeWidth, o.inner});
+    const at::Tensor plain_x = x.detach().clone().requires_grad_();
+    const auto routing = ops::reference::moe_route(at::linear(plain_x, router),
+                                                   {.top_k = o.top_k, .renormalise = true, .capacity_factor = 0});
+    (ops::reference::moe_experts(plain_x, routing, up, down, activation) +
+     ops::reference::moe_shared(plain_x, up_of_all, down_of_all, activation))
+        .backward(grad);
+    const auto named = layer->named_parameters();
+    const auto same = [&](const std::string& name, const at::Tensor& want) {
+      EXPECT_TRUE(at::allclose(named[name].grad().view(want.sizes()), want.grad(), 1e-4, 1e-5)) << name;
+    };
+    EXPECT_TRUE(at::allclose(x.grad(), plain_x.grad(), 1e-4, 1e-5));
+    same("router.weight", router);
+    same(up_name, up);
+    same("down.weight", down);
+    same(shared_up, up_of_all);
+    same(shared_down, down_of_all);
+    EXPECT_EQ(parameters.size(), 5u);
+  }
+}
+
+// Mixtral: a softmax of the picked logits. Qwen3-MoE: one of all, divided by the sum of the picks. OLMoE: not divided.
+TEST(MoeLayer, RoutersOfKnownModels) {
+  const at::Tensor x = numbers({kTokens, kMoeWidth}, 1);
+  for (const bool normalize : {false, true}) {
+    const auto layer =
+        make({.experts = 5, .top_k = 2, .activation = ops::ExpertActivation::swiglu, .normalize = normalize});
+    const MoeOptions& o = layer->options();
+    const at::Tensor logits = at::linear(x, weight(*layer, "router.weight", {5, kMoeWidth}));
+    const auto [best, ids] = logits.topk(2, -1);
+    const at::Tensor weights = normalize ? at::softmax(best, -1) : at::softmax(logits, -1).gather(-1, ids);
+    const at::Tensor gate_up = weight(*layer, "gate_up.weight", {5, 2 * o.inner, kMoeWidth}),
+                     down = weight(*layer, "down.weight", {5, kMoeWidth, o.inner});
+    at::Tensor want = at::zeros_like(x);
+    for (int64_t token = 0; token < kTokens; ++token) {
+      for (int64_t pick = 0; pick < 2; ++pick) {
+        // An expert as Hugging Face writes it: gate_proj, up_proj, down_proj.
+        const auto e = ids[token][pick].item<int64_t>();
+        const at::Tensor gate_proj = gate_up[e].narrow(0, 0, o.inner), up_proj = gate_up[e].narrow(0, o.inner, o.inner);
+        const at::Tensor act = at::silu(gate_proj.mv(x[token])) * up_proj.mv(x[token]);
+        want[token] += weights[token][pick] * down[e].mv(act);
+      }
+    }
+    EXPECT_TRUE(at::allclose(layer->forward(x), want, 1e-4, 1e-5)) << normalize;
+  }
+}
+
 // What zero_grad() leaves old is overwritten by a backward pass, and cleared by settle_gradients() without one.
 TEST(MoeLayer, OldGradientsAreNotSeen) {
-  const auto layer = make({.experts = 4, .top_k = 1});
-  ParameterSet set;
-  set.build(*layer, at::kFloat);
-  const at::Tensor x = numbers({kTokens, kMoeWidth}, 1);
-  const auto step = [&](bool backward) {
-    set.zero_grad();
-    if (backward) layer->forward(x).square().sum().backward();
-    set.settle_gradients();
-    return set.flat_grad().clone();
-  };
-  const at::Tensor first = step(true);
-  EXPECT_GT(first.abs().max().item<float>(), 0);
-  EXPECT_TRUE(at::equal(step(true), first));
-  EXPECT_EQ(step(false).abs().max().item<float>(), 0);
-  EXPECT_TRUE(at::equal(step(true), first));
+  for (const auto activation : {ops::ExpertActivation::gelu, ops::ExpertActivation::swiglu}) {
+    const auto layer = make({.experts = 4, .top_k = 1, .activation = activation});
+    ParameterSet set;
+    set.build(*layer, at::kFloat);
+    const at::Tensor x = numbers({kTokens, kMoeWidth}, 1);
+    const auto step = [&](bool backward) {
+      set.zero_grad();
+      if (backward) layer->forward(x).square().sum().backward();
+      set.settle_gradients();
+      return set.flat_grad().clone();
+    };
+    const at::Tensor first = step(true);
+    EXPECT_GT(first.abs().max().item<float>(), 0);
+    EXPECT_TRUE(at::equal(step(true), first));
+    EXPECT_EQ(step(false).abs().max().item<float>(), 0);
+    EXPECT_TRUE(at::equal(step(true), first));
+  }
 }
 
 TEST(MoeLayer, LossesAreOfRecordedCallsAlone) {

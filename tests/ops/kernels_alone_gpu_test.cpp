@@ -273,12 +273,29 @@ TEST(KernelsAloneGpu, QkvHeadsProduct) {
 
 TEST(KernelsAloneGpu, MoeExperts) {
   HRM_NEEDS_GPU();
-  const MoeCase c = make_moe(300, 256, 512, 4, 2, at::kBFloat16, at::kCUDA);
-  const auto run = [&] {
-    const MoeResult r = run_moe(c);
-    return Tensors{r.out, r.grad_x, r.grad_logits, r.grad_up, r.grad_down};
-  };
-  expect_same_each_time(run, kTimes, "experts");
+  for (const ExpertActivation activation : kActivations) {
+    const MoeCase c = make_moe(300, 256, 512, 4, 2, at::kBFloat16, at::kCUDA, activation);
+    const auto run = [&] {
+      const MoeResult r = run_moe(c);
+      return Tensors{r.out, r.grad_x, r.grad_logits, r.grad_up, r.grad_down};
+    };
+    expect_same_each_time(run, kTimes, cat("experts ", testing::name_of(activation)));
+  }
+}
+
+TEST(KernelsAloneGpu, MoePortableGradient) {
+  HRM_NEEDS_GPU();
+  for (const int64_t dim : {136, 13}) {
+    const MoeCase c = make_moe(300, dim, dim, 4, 2, at::kBFloat16, at::kCUDA);
+    const MoePlan plan = moe_plan(moe_gate(c.logits, 2, MoeScore::softmax, false).ids, 4);
+    const at::Tensor rows = moe_gather(c.x, plan.picks, plan.starts, 2);
+    const auto run = [&] {
+      const at::Tensor grad = at::ones({4, dim, dim}, at::device(at::kCUDA));
+      moe_accumulate_portable_(grad, rows, rows, plan.tile_experts, plan.starts);
+      return Tensors{grad};
+    };
+    expect_same_each_time(run, kTimes, cat("D ", dim));
+  }
 }
 
 TEST(KernelsAloneGpu, SsdScan) {

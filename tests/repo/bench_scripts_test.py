@@ -281,8 +281,8 @@ LM = {  # what `hrm_train config --json` says of a language model, as far as the
                positions=0, window=0, rope_theta=10000, rms_norm_eps=1e-6, qk_norm=False, tied=True, recompute=False,
                encoder="transformer", enc_layers=2, h_layers=2, l_layers=2, h_len=8, l_len=64, h_cycles=4, l_steps=8,
                gradient_cycles=1, bridge="prefix", prefix_len=8, gate_scale=1, gate_bias=0, freeze=""),
-    "moe": dict(experts=8, top_k=2, inner=0, place="auto", every=2, score="softmax", normalize=False, load_weight=0.01,
-                z_weight=0, capacity_factor=0, bias_rate=0, jitter=0, shared_experts=0),
+    "moe": dict(experts=8, top_k=2, inner=0, activation="gelu", place="auto", every=2, score="softmax", normalize=False,
+                load_weight=0.01, z_weight=0, capacity_factor=0, bias_rate=0, jitter=0, shared_experts=0),
     "objective": dict(deep_supervision=0, halting=0.5, halting_target=1),
     "data": dict(encoder_len=512, decoder_len=2048, document_masks=False),
 }
@@ -308,6 +308,7 @@ class LanguageModels(unittest.TestCase):
         for section, values, word in (("lm", dict(window=4), "window"), ("lm", dict(encoder="mamba2"), "mamba2"),
                                       ("moe", dict(jitter=0.1), "moe.jitter"),
                                       ("moe", dict(score="sigmoid"), "sigmoid"),
+                                      ("moe", dict(activation="swiglu"), "swiglu"),
                                       ("lm", dict(arch="decoder"), "prompts")):
             with self.assertRaisesRegex(compare_lm.command.Failure, word):
                 compare_lm.peer_sizes(self.changed(section, **values), 99)

@@ -73,6 +73,11 @@ INSTANTIATE_TEST_SUITE_P(
                       LanguageGpuVariant{"experts",
                                          {"moe.experts=8", "moe.inner=256", "moe.bias_rate=0.001", "moe.z_weight=0.001",
                                           "moe.jitter=0.01", "moe.shared_experts=1"}},
+                      LanguageGpuVariant{"swiglu_experts",
+                                         {"moe.experts=8", "moe.inner=256", "moe.activation=swiglu",
+                                          "moe.normalize=true", "moe.shared_experts=1"}},
+                      LanguageGpuVariant{"odd_swiglu_experts",
+                                         {"lm.arch=decoder", "moe.experts=6", "moe.inner=72", "moe.activation=swiglu"}},
                       LanguageGpuVariant{"dropped", {"moe.experts=4", "moe.inner=256", "moe.capacity_factor=1"}},
                       LanguageGpuVariant{"mamba2", {"lm.encoder=mamba2", "lm.enc_layers=2"}},
                       LanguageGpuVariant{"cross_attention", {"lm.bridge=cross_attention", "lm.gate_warmup_steps=5"}},
@@ -85,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(LanguageGpu, LosesWhatTheCpuLoses) {
   HRM_NEEDS_GPU();
   for (const Overrides& kind : {Overrides{}, Overrides{"lm.arch=decoder"}, Overrides{"lm.encoder=mamba2"},
-                                Overrides{"moe.experts=4", "moe.inner=256", "moe.jitter=0.1"}}) {
+                                Overrides{"moe.experts=4", "moe.inner=256", "moe.jitter=0.1"},
+                                Overrides{"moe.experts=4", "moe.inner=72", "moe.activation=swiglu"}}) {
     const auto loss = [&](const char* device) {
       const auto dir = fresh_folder(device);
       SmallLanguage run(dir, with(on_gpu(kind, true), {"runtime.device=" + std::string(device), "train.steps=4",

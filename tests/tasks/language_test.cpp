@@ -165,26 +165,32 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 // Its noise follows the place in the micro-batch, and its loss is one of micro-batches: ranks change both a little.
-INSTANTIATE_TEST_SUITE_P(Experts, LanguageLife,
-                         ::testing::Values(LanguageVariant{"moe",
-                                                           {"moe.experts=4", "moe.inner=32", "moe.load_weight=0"}},
-                                           LanguageVariant{"prototype_moe",
-                                                           {"lm.style=prototype", "moe.experts=4", "moe.inner=32",
-                                                            "moe.load_weight=0", "moe.capacity_factor=8"}}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Experts, LanguageLife,
+    ::testing::Values(LanguageVariant{"moe", {"moe.experts=4", "moe.inner=32", "moe.load_weight=0"}},
+                      LanguageVariant{"swiglu_moe",
+                                      {"lm.arch=decoder", "moe.experts=4", "moe.inner=32", "moe.activation=swiglu",
+                                       "moe.load_weight=0", "moe.normalize=true"}},
+                      LanguageVariant{"prototype_moe",
+                                      {"lm.style=prototype", "moe.experts=4", "moe.inner=32", "moe.load_weight=0",
+                                       "moe.capacity_factor=8"}}),
+    [](const auto& info) { return info.param.name; });
 
-TEST(Language, ExpertsWithAllTheirOptionsResumeBitIdentically) {
+class LanguageExperts : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(LanguageExperts, WithAllTheirOptionsResumeBitIdentically) {
   const auto dir = fresh_folder("runs");
-  SmallLanguage straight(dir / "straight", kMoe);
+  const Overrides moe = with(kMoe, {cat("moe.activation=", GetParam()), "moe.shared_experts=1"});
+  SmallLanguage straight(dir / "straight", moe);
   straight.trainer.start_fresh();
   straight.trainer.run();
   {
-    SmallLanguage first(dir / "resumed", with(kMoe, {"train.checkpoint_every=3", "train.keep_checkpoints=9"}));
+    SmallLanguage first(dir / "resumed", with(moe, {"train.checkpoint_every=3", "train.keep_checkpoints=9"}));
     first.trainer.start_fresh();
     first.trainer.run_steps(0);
     first.trainer.run();
   }
-  SmallLanguage second(dir / "resumed", kMoe);
+  SmallLanguage second(dir / "resumed", moe);
   const auto at_three = checkpoint::open_checkpoint(dir / "resumed/small/checkpoints/step-000000003");
   second.trainer.resume(at_three.dir, at_three.meta.info);
   second.trainer.run_steps(5);
@@ -196,6 +202,21 @@ TEST(Language, ExpertsWithAllTheirOptionsResumeBitIdentically) {
     EXPECT_TRUE(at::equal(tensor, got.at(name))) << name;
   }
   EXPECT_EQ(buffers, 2 * 3);  // one block of the encoder, two of the decoder
+  EXPECT_EQ(expected.contains("dec.model.layers.0.mlp.gate_up.weight"), GetParam() == std::string("swiglu"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Activations, LanguageExperts, ::testing::Values("gelu", "swiglu"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Language, TheStartTellsOfTheExperts) {
+  const SmallLanguage gelu(fresh_folder("gelu"), {"moe.experts=4"});
+  const SmallLanguage swiglu(fresh_folder("swiglu"), {"moe.experts=4", "moe.activation=swiglu"});
+  const auto has = [](const SmallLanguage& run, const std::string& text) {
+    EXPECT_NE(run.task.describe().find(text), std::string::npos) << run.task.describe();
+  };
+  has(gelu, "gelu, 128 wide, by a product for each expert");
+  // 8/3 of the width in whole 256.
+  has(swiglu, "swiglu, 256 wide, by a product for each expert");
 }
 
 TEST(Language, MetricsTellOfEveryMixture) {
@@ -341,6 +362,8 @@ TEST(Language, BadInputIsOneSentence) {
   has(sentence_of({"lm.freeze=nothing"}), {"nothing"});
   has(sentence_of({"moe.top_k=3"}), {"moe.top_k", "moe.experts"});
   has(sentence_of({"moe.experts=4", "moe.every=3"}), {"moe.every", "2"});
+  has(sentence_of({"moe.activation=swiglu"}), {"moe.activation", "moe.experts"});
+  has(sentence_of({"moe.experts=4", "moe.activation=relu"}), {"moe.activation", "relu", "swiglu"});
   has(sentence_of({"lm.style=prototype", "lm.qk_norm=true"}), {"lm.qk_norm", "prototype"});
   has(sentence_of({"train.early_stop_evals=2"}), {"train.early_stop_evals", "train.eval_every"});
 }

@@ -128,15 +128,18 @@ struct BenchEvalOptions {
 int run_bench_eval(const BenchEvalOptions& options);
 
 struct BenchOpsOptions {
-  std::string filter;           // regular expression on "op shape"; empty: all
-  std::string device = "auto";  // auto, cpu, cuda
+  std::string filter;              // regular expression on "op shape"; empty: all
+  std::string device = "auto";     // auto, cpu, cuda
+  std::string precision = "auto";  // a value of precision.compute
   std::string json_out;
 };
 int run_bench_ops(const BenchOpsOptions& options);
 
 struct BenchMoeOptions {
   int64_t tokens = 16384, dim = 1024, width = 4096, experts = 8, top_k = 2;
-  std::string device = "auto";  // auto, cpu, cuda
+  std::string activation = "gelu";  // a value of moe.activation
+  std::string device = "auto";      // auto, cpu, cuda
+  std::string precision = "auto";   // a value of precision.compute
   std::string json_out;
 };
 int run_bench_moe(const BenchMoeOptions& options);

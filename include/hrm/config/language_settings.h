@@ -163,6 +163,12 @@ struct EnumNames<MoePlace> {
   static constexpr const char* kNames[] = {"auto", "encoder", "decoder", "both"};
 };
 
+enum class ExpertActivation { gelu, swiglu };
+template <>
+struct EnumNames<ExpertActivation> {
+  static constexpr const char* kNames[] = {"gelu", "swiglu"};
+};
+
 enum class RouterScore { softmax, sigmoid };
 template <>
 struct EnumNames<RouterScore> {
@@ -174,6 +180,7 @@ struct MoeConfig {
   int64_t experts = 0;
   int64_t top_k = 2;
   int64_t inner = 0;
+  ExpertActivation activation = ExpertActivation::gelu;
   MoePlace place = MoePlace::automatic;
   int64_t every = 1;
   RouterScore score = RouterScore::softmax;
@@ -190,7 +197,13 @@ struct MoeConfig {
     f("experts", &MoeConfig::experts, IntRange{0, 1024}, "experts",
       "experts that replace the feed-forward part of a block; 0 = all blocks are dense");
     f("top_k", &MoeConfig::top_k, IntRange{1, 32}, "experts", "experts that process each token");
-    f("inner", &MoeConfig::inner, IntRange{0, 1 << 20}, "", "width that an expert (GELU) has inside; 0 = 4 D");
+    f("inner", &MoeConfig::inner, IntRange{0, 1 << 20}, "",
+      "width that an expert has inside; 0 = 4 D with gelu, and 8/3 D rounded up to a multiple of 256 with swiglu, "
+      "which "
+      "has about as many weights");
+    f("activation", &MoeConfig::activation, Choice<ExpertActivation>{}, "",
+      "what an expert is, also a shared one: gelu = up, GELU, down; swiglu = gate and up, SwiGLU, down, as the experts "
+      "of Qwen3-MoE, Mixtral and OLMoE are");
     f("place", &MoeConfig::place, Choice<MoePlace>{}, "",
       "which blocks may have experts; auto = the encoder for the prototype, otherwise all blocks that read tokens (a "
       "mamba2 encoder has none)");

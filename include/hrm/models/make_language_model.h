@@ -46,6 +46,10 @@ int64_t prompt_positions(const config::LmConfig& config, const LanguageSizes& si
 // Inner width of the SwiGLU in blocks without experts.
 int64_t swiglu_inner(const config::LmConfig& config);
 
+// Inner width of one expert in a model of this width, and how many matrices D x inner it has.
+int64_t expert_inner(const config::MoeConfig& config, int64_t width);
+double expert_matrices(const config::MoeConfig& config);
+
 // Whether the feed-forward part of a block that reads tokens is a mixture of experts.
 enum class BlockPlace { encoder, decoder };
 bool is_expert_block(const config::Config& config, BlockPlace place, int64_t layer);

@@ -16,7 +16,8 @@ namespace hrm::nn {
 struct MoeOptions {
   int64_t experts = 8;
   int64_t top_k = 2;
-  int64_t inner = 0;  // inner width of one expert
+  int64_t inner = 0;                                               // inner width of one expert
+  ops::ExpertActivation activation = ops::ExpertActivation::gelu;  // also of the shared experts
   ops::MoeScore score = ops::MoeScore::softmax;
   bool normalize = false;  // divide the weights of a token's picks by their sum
   // An expert accepts ceil(capacity_factor * tokens * top_k / experts) picks, those with the largest weights, and the
@@ -43,6 +44,15 @@ struct MoeLoad {
 // Submodules: router (experts, width), up (experts * inner, width), down (experts * width, inner) and shared. up and
 // down stack the matrices of all experts. Buffers: choice_bias (experts) float32 with bias_rate, and jitter_step with
 // jitter.
+//
+// With SwiGLU, gate_up (experts * 2 inner, width) stands in place of up: of each expert `inner` rows of its gate, then
+// as many of its up projection. So in Hugging Face's Qwen3-MoE, OLMoE and Mixtral, with e the expert:
+//   gate_up rows 2 inner * e ...          experts.e.gate_proj.weight  (Mixtral: w1)
+//   gate_up rows 2 inner * e + inner ...  experts.e.up_proj.weight    (w3)
+//   down rows width * e ...               experts.e.down_proj.weight  (w2)
+//   router                                gate.weight
+// Their routers: Qwen3-MoE softmax with normalize (norm_topk_prob), OLMoE softmax without. Mixtral takes a softmax of
+// the picked logits alone, which is the softmax of all with normalize.
 class MoeFeedForward : public FeedForward, public HasStaleGradients {
  public:
   // Throws Error(usage) for invalid options.
@@ -56,7 +66,7 @@ class MoeFeedForward : public FeedForward, public HasStaleGradients {
   // token's scores add up to 1. It is 1 for a balanced load with top_k 1 (arXiv 2101.03961). "moe_z": arXiv 2202.08906.
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override;
 
-  // The gradients of up and down.
+  // The gradients of up, or gate_up, and down.
   std::vector<StaleGradient> stale_gradients() override;
 
   // The load of the picks counted since the last balance(). Does not synchronise.
@@ -71,13 +81,14 @@ class MoeFeedForward : public FeedForward, public HasStaleGradients {
 
  private:
   at::Tensor router_input(const at::Tensor& x) const;
+  int64_t up_rows() const;  // of one expert
 
   MoeOptions options_;
   int64_t width_;
-  std::shared_ptr<Linear> router_, up_, down_;
-  std::shared_ptr<GeluFeedForward> shared_;  // null without shared experts
+  std::shared_ptr<Linear> router_, up_, down_;  // up_: gate_up with SwiGLU
+  std::shared_ptr<FeedForward> shared_;         // null without shared experts
   at::Tensor choice_bias_, counts_;
-  at::Tensor stale_;        // (2) bool on the CPU, for the gradients of up and down
+  at::Tensor stale_;        // (2) bool on the CPU, for the gradients of up_ and down_
   at::Tensor jitter_step_;  // buffer, 0-dim int64: steps so far; undefined without jitter
   std::vector<AuxiliaryLoss> losses_;
 };

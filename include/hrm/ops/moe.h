@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 #include <tuple>
 
 namespace hrm::ops {
@@ -65,28 +66,40 @@ struct MoePlan {
 // ids: (T, K) int32 in [-1, E); -1 is dropped. Picks of one expert keep their order.
 MoePlan moe_plan(const at::Tensor& ids, int64_t experts);
 
-// out[t] = sum over k of weights[t, k] * expert(ids[t, k])(x[t]). Expert e maps x to gelu(x @ up[e]^T) @ down[e]^T,
-// with the exact (erf) GELU. Dropped picks add nothing.
+// What an expert is. gelu: up (E, F, D), x -> gelu(x @ up[e]^T) @ down[e]^T with the exact (erf) GELU. swiglu: up is
+// (E, 2F, D), x -> (silu(x @ gate^T) * (x @ up^T)) @ down[e]^T. Of an expert's 2F rows the first F are the gate and the
+// others the up projection, as in ops::linear_swiglu.
+enum class ExpertActivation { gelu, swiglu };
+
+// out[t] = sum over k of weights[t, k] * expert(ids[t, k])(x[t]). Dropped picks add nothing.
 //
 //   x: (T, D), float32, bfloat16 or float16 (float64 on the CPU).
 //   weights: (T, K) float32 (float64 with float64 x).
-//   up: (E, F, D), down: (E, D, F), of x's dtype, which the products read.
+//   up: (E, F, D) or (E, 2F, D), down: (E, D, F), of x's dtype, which the products read.
 //   up_master, down_master: the float32 leaves behind them, or the same tensors.
 //   Returns (T, D) in x's dtype, summed in float32.
 //
 // Differentiable in x and weights. The gradients of the experts' weights are added in float32 to the masters' gradient
-// buffers, as in ops::linear. On a Hopper GPU, 16-bit inputs with D and F multiples of 256 use our own tile-aware
-// products (src/ops/moe/cuda/sm90). Other bfloat16 inputs use at::_grouped_mm, and the rest one product per tile or
-// expert. Throws c10::Error that names the shapes.
+// buffers, as in ops::linear. Throws c10::Error that names the shapes.
+//
+// On a Hopper GPU, 16-bit inputs with D and F multiples of 256 use our own tile-aware products with the activation in
+// the epilogue (src/ops/moe/cuda/sm90). Other GPUs and sizes multiply rows by at::_grouped_mm (bfloat16 on Hopper and
+// Blackwell, D and F multiples of 8) or tile by tile, and each expert's own rows for the gradients of its weights
+// (src/ops/moe/cuda/moe_gradient.cu). On the CPU each expert has its products.
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
-                       const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master);
+                       const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
+                       ExpertActivation activation = ExpertActivation::gelu);
 // The same with explicit gradient buffers of up's and down's shapes; the masters may then have other shapes. stale: two
 // bools on the CPU, for grad_up and grad_down; true while a buffer holds old values. The backward pass then overwrites
 // the buffer, which moves half as many bytes, and sets the flag to false. See nn::HasStaleGradients.
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
                        const std::optional<at::Tensor>& grad_up, const std::optional<at::Tensor>& grad_down,
-                       const std::optional<at::Tensor>& stale = {});
+                       const std::optional<at::Tensor>& stale = {},
+                       ExpertActivation activation = ExpertActivation::gelu);
+
+// Which of these ways moe_experts takes on a device, for logs: "tiles of a Hopper GPU", "portable kernels", ...
+std::string moe_experts_way(at::Device device, at::ScalarType dtype, int64_t dim, int64_t inner);
 
 // Load statistics of several layers. counts: for each layer (E + 1) float64, the picks of each expert before capacity,
 // then the number of dropped picks. Writes loads, (layers, 3) float64, contiguous: entropy of the loads / log(E) (1 is
@@ -110,7 +123,7 @@ at::Tensor moe_load_loss_(const at::Tensor& scores, const at::Tensor& kept, cons
 // without host synchronisation.
 namespace reference {
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& ids, const at::Tensor& up,
-                       const at::Tensor& down);
+                       const at::Tensor& down, ExpertActivation activation = ExpertActivation::gelu);
 MoeGate moe_gate(const at::Tensor& logits, int64_t top_k, MoeScore score, bool normalize,
                  const std::optional<at::Tensor>& bias);
 }  // namespace reference

@@ -136,6 +136,7 @@ int run_bench_ops(const BenchOpsOptions& options) {
   const std::regex filter = filter_of(options.filter);
   config::Config config;
   config.runtime.device = config::value_of_name<config::DeviceChoice>(options.device);
+  config.precision.compute = config::value_of_name<config::ComputePrecision>(options.precision);
   const Runtime runtime = start_runtime(config);
   const WithTuning tuned(runtime.device.is_cuda() ? ops::GemmTuning::auto_ : ops::GemmTuning::off);
   // The algorithms that runs take, but no new ones for them: what is timed here is nobody's choice.
@@ -156,7 +157,7 @@ int run_bench_ops(const BenchOpsOptions& options) {
   bool headed = false;
   for (const ops::BenchShape& shape : bench_shapes(runtime.device.is_cpu())) {
     for (const ops::BenchOp& op : ops::bench_ops()) {
-      if (!std::regex_search(cat(op.name, " ", shape.name), filter)) continue;
+      if (!shape.has(op.name) || !std::regex_search(cat(op.name, " ", shape.name), filter)) continue;
       if (!headed) print_head(std::cout);
       headed = true;
       try {

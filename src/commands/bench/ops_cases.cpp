@@ -55,6 +55,11 @@ std::vector<ops::BenchShape> bench_shapes(bool on_cpu) {
       {"HRM maze 128", 128, 1, 900, 512, 8, 1536, 6, 8, false},
       {"TRM maze 128", 128, 16, 900, 512, 8, 1536, 6, 2, false},
   };
+  // One layer of experts of a large model: 16,384 tokens.
+  shapes.push_back({"Qwen3-30B-A3B", 4, 0, 4096, 2048, 32, 768, 151936, 48, false});
+  shapes.back().experts = 128;
+  shapes.back().picks = 8;
+  shapes.back().only_experts = true;
   for (ops::BenchShape& shape : shapes) shape.mix_inner = nn::swiglu_width(shape.length(), 4);
   if (!on_cpu) return shapes;
   std::vector<ops::BenchShape> small;

@@ -12,6 +12,12 @@ void add_size(CLI::App& sub, const char* name, int64_t& value, const char* what)
   sub.add_option(name, value, what)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1 << 20));
 }
 
+void add_precision(CLI::App& sub, std::string& precision) {
+  sub.add_option("--precision", precision, "arithmetic, as precision.compute; auto = bf16 on a GPU and fp32 on a CPU")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "bf16", "fp16", "tf32", "fp32"}));
+}
+
 void add_bench_step(CLI::App& bench, Action& action) {
   CLI::App* sub =
       bench.add_subcommand("step", "time the training step of a configuration and show where its time goes");
@@ -76,6 +82,7 @@ void add_bench_ops(CLI::App& bench, Action& action) {
                   "only rows whose op and recipe match this regular expression, e.g. 'swiglu.*384'")
       ->type_name("REGEX");
   add_device(*sub, o->device);
+  add_precision(*sub, o->precision);
   add_json_out(*sub, o->json_out);
   sub->callback([o, &action] {
     action = [o] {
@@ -94,7 +101,11 @@ void add_bench_moe(CLI::App& bench, Action& action) {
   add("--width", o->width, "inner width of an expert");
   add("--experts", o->experts, "number of experts");
   add("--top-k", o->top_k, "experts per token");
+  sub->add_option("--activation", o->activation, "what an expert is, as moe.activation")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"gelu", "swiglu"}));
   add_device(*sub, o->device);
+  add_precision(*sub, o->precision);
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train bench moe --dim 512 --width 2048 --experts 32 --top-k 2");
   sub->callback([o, &action] {

@@ -18,7 +18,11 @@ struct BenchShape {
   int64_t layers = 0;         // blocks with weights of their own
   bool mixes_by_mlp = false;  // positions are mixed by an MLP, not by attention
   int64_t mix_inner = 0;      // inner width of that MLP
+  // Of a mixture in place of the SwiGLU, with `inner` as the width of an expert.
+  int64_t experts = 4, picks = 2;
+  bool only_experts = false;  // nothing but that mixture
 
+  bool has(const std::string& op) const { return !only_experts || op.starts_with("hrm::moe_"); }
   int64_t length() const { return prefix + tokens; }
   int64_t rows() const { return batch * length(); }
 };

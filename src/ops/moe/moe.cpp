@@ -3,7 +3,10 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "hrm/build_config.h"
+#include "hrm/ops/backend.h"
 #include "hrm/ops/linear.h"
+#include "hrm/ops/swiglu.h"
 #include "ops/common/op.h"
 #include "ops/common/optional_tensor.h"
 #include "ops/moe/moe_impl.h"
@@ -60,6 +63,22 @@ void check_moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at
               weight.scalar_type(), " on ", rows.device(), " and ", weight.device());
 }
 
+void check_moe_up_swiglu(const at::Tensor& xp, const at::Tensor& gate_up, const at::Tensor& tile_experts,
+                         const at::Tensor& starts) {
+  check_moe_linear(xp, gate_up, tile_experts, starts, /*transposed=*/false);
+  TORCH_CHECK(gate_up.size(1) % 2 == 0, "hrm::moe_up_swiglu: gate_up must be (E, 2F, D), got ", gate_up.sizes());
+}
+
+void check_moe_up_swiglu_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& kept,
+                                  const at::Tensor& tile_experts, const at::Tensor& starts) {
+  check_moe_linear(grad_y, down, tile_experts, starts, /*transposed=*/true);
+  TORCH_CHECK(kept.dim() == 2 && kept.size(0) == grad_y.size(0) && kept.size(1) == 2 * down.size(2) &&
+                  kept.scalar_type() == grad_y.scalar_type() && kept.device() == grad_y.device(),
+              "hrm::moe_up_swiglu_backward: kept must be (R, 2F) ", grad_y.scalar_type(),
+              " where grad_y is (R, D) and ", "down (E, D, F), got ", kept.sizes(), " ", kept.scalar_type(), ", ",
+              grad_y.sizes(), " and ", down.sizes());
+}
+
 void check_moe_accumulate(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& starts) {
   TORCH_CHECK(grad.dim() == 3 && a.dim() == 2 && b.dim() == 2 && grad.size(1) == a.size(1) &&
                   grad.size(2) == b.size(1) && a.size(0) == b.size(0) && starts.size(0) == grad.size(0) + 1,
@@ -113,6 +132,8 @@ using Up = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tenso
                                               const at::Tensor&);
 using UpBackward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                               const at::Tensor&);
+using UpSwiglu = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                                    const at::Tensor&, bool);
 using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool);
 using Accumulate = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                         bool);
@@ -131,7 +152,7 @@ using LoadLossOp = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const a
 using ExpertsOp = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                              const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                              const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&,
-                             const OptionalTensor&);
+                             const OptionalTensor&, bool);
 
 }  // namespace
 
@@ -174,6 +195,18 @@ at::Tensor moe_up_backward(const at::Tensor& grad_y, const at::Tensor& down, con
   return op(grad_y, down, slope, tile_experts, starts);
 }
 
+std::tuple<at::Tensor, at::Tensor> moe_up_swiglu(const at::Tensor& xp, const at::Tensor& gate_up,
+                                                 const at::Tensor& tile_experts, const at::Tensor& starts, bool keep) {
+  static const Op<UpSwiglu> op("hrm::moe_up_swiglu");
+  return op(xp, gate_up, tile_experts, starts, keep);
+}
+
+at::Tensor moe_up_swiglu_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& kept,
+                                  const at::Tensor& tile_experts, const at::Tensor& starts) {
+  static const Op<UpBackward> op("hrm::moe_up_swiglu_backward");
+  return op(grad_y, down, kept, tile_experts, starts);
+}
+
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed) {
   static const Op<Product> op("hrm::moe_linear");
@@ -183,6 +216,12 @@ at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
                      const at::Tensor& starts, bool overwrite) {
   static const Op<Accumulate> op("hrm::moe_accumulate_");
+  op(grad, a, b, tile_experts, starts, overwrite);
+}
+
+void moe_accumulate_portable_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b,
+                              const at::Tensor& tile_experts, const at::Tensor& starts, bool overwrite) {
+  static const Op<Accumulate> op("hrm::moe_accumulate_portable_");
   op(grad, a, b, tile_experts, starts, overwrite);
 }
 
@@ -234,23 +273,37 @@ MoePlan moe_plan(const at::Tensor& ids, int64_t experts) {
 
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
-                       const OptionalTensor& grad_up, const OptionalTensor& grad_down, const OptionalTensor& stale) {
+                       const OptionalTensor& grad_up, const OptionalTensor& grad_down, const OptionalTensor& stale,
+                       ExpertActivation activation) {
   TORCH_CHECK(
       !stale || (stale->is_cpu() && stale->scalar_type() == at::kBool && stale->numel() == 2 && stale->is_contiguous()),
       "hrm::moe_experts: stale must be two bools on the CPU, got ", stale ? stale->toString() : "", " of ",
       stale ? stale->sizes() : at::IntArrayRef());
   static const Op<ExpertsOp> op("hrm::moe_experts");
   return op(x, weights, plan.rows, plan.picks, plan.tile_experts, plan.starts, up, up_master, down, down_master,
-            grad_up, grad_down, stale);
+            grad_up, grad_down, stale, activation == ExpertActivation::swiglu);
 }
 
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
-                       const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master) {
+                       const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
+                       ExpertActivation activation) {
   const auto buffer = [](const at::Tensor& leaf) {
     const at::Tensor grad = gradient_buffer(leaf);
     return optional_tensor(grad);
   };
-  return moe_experts(x, weights, plan, up, up_master, down, down_master, buffer(up_master), buffer(down_master));
+  return moe_experts(x, weights, plan, up, up_master, down, down_master, buffer(up_master), buffer(down_master), {},
+                     activation);
+}
+
+std::string moe_experts_way(at::Device device, at::ScalarType dtype, int64_t dim, int64_t inner) {
+  if (backend() != Backend::fused) return "plain ATen";
+#if HRM_WITH_CUDA
+  if (device.is_cuda()) {
+    return cuda::moe_has_tiles(device, dtype, dim, inner) ? "tiles of a Hopper GPU" : "portable kernels";
+  }
+#endif
+  (void)dtype, (void)dim, (void)inner;
+  return device.is_cpu() ? "a product for each expert" : "plain ATen";
 }
 
 at::Tensor moe_drop(const at::Tensor& ids, const at::Tensor& weights, int64_t experts, int64_t capacity) {
@@ -300,6 +353,20 @@ std::tuple<at::Tensor, at::Tensor> moe_up_cpu(const at::Tensor& xp, const at::Te
 at::Tensor moe_up_backward_cpu(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& slope,
                                const at::Tensor& tile_experts, const at::Tensor& starts) {
   return moe_linear_cpu(grad_y, down, tile_experts, starts, /*transposed=*/true).mul_(slope);
+}
+
+std::tuple<at::Tensor, at::Tensor> moe_up_swiglu_cpu(const at::Tensor& xp, const at::Tensor& gate_up,
+                                                     const at::Tensor& tile_experts, const at::Tensor& starts,
+                                                     bool keep) {
+  check_moe_up_swiglu(xp, gate_up, tile_experts, starts);
+  const at::Tensor kept = moe_linear_cpu(xp, gate_up, tile_experts, starts, /*transposed=*/false);
+  return {swiglu(kept), keep ? kept : at::Tensor()};
+}
+
+at::Tensor moe_up_swiglu_backward_cpu(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& kept,
+                                      const at::Tensor& tile_experts, const at::Tensor& starts) {
+  check_moe_up_swiglu_backward(grad_y, down, kept, tile_experts, starts);
+  return swiglu_backward(moe_linear_cpu(grad_y, down, tile_experts, starts, /*transposed=*/true), kept);
 }
 
 void moe_accumulate_cpu(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor&,
@@ -374,9 +441,10 @@ at::Tensor moe_router_forward(const at::Tensor& x, const at::Tensor& weight, con
 at::Tensor moe_experts_forward(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& rows,
                                const at::Tensor& picks, const at::Tensor& tile_experts, const at::Tensor& starts,
                                const at::Tensor& up, const at::Tensor&, const at::Tensor& down, const at::Tensor&,
-                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&) {
+                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool swiglu) {
   const at::Tensor xp = moe_gather(x, picks, starts, rows.size(1));
-  const at::Tensor act = std::get<0>(moe_up(xp, up, tile_experts, starts));
+  const at::Tensor act = std::get<0>(swiglu ? moe_up_swiglu(xp, up, tile_experts, starts, /*keep=*/false)
+                                            : moe_up(xp, up, tile_experts, starts));
   return moe_combine(moe_linear(act, down, tile_experts, starts, /*transposed=*/false), rows, weights);
 }
 
@@ -397,9 +465,18 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("moe_gather(Tensor x, Tensor picks, Tensor starts, int top_k) -> Tensor");
   m.def("moe_up(Tensor xp, Tensor up, Tensor tile_experts, Tensor starts) -> (Tensor act, Tensor slope)");
   m.def("moe_up_backward(Tensor grad_y, Tensor down, Tensor slope, Tensor tile_experts, Tensor starts) -> Tensor");
+  m.def(
+      "moe_up_swiglu(Tensor xp, Tensor gate_up, Tensor tile_experts, Tensor starts, bool keep=True) -> "
+      "(Tensor act, Tensor kept)");
+  m.def(
+      "moe_up_swiglu_backward(Tensor grad_y, Tensor down, Tensor kept, Tensor tile_experts, Tensor starts) -> "
+      "Tensor grad");
   m.def("moe_linear(Tensor rows, Tensor weight, Tensor tile_experts, Tensor starts, bool transposed) -> Tensor");
   m.def(
       "moe_accumulate_(Tensor(a!) grad, Tensor a, Tensor b, Tensor tile_experts, Tensor starts, "
+      "bool overwrite=False) -> ()");
+  m.def(
+      "moe_accumulate_portable_(Tensor(a!) grad, Tensor a, Tensor b, Tensor tile_experts, Tensor starts, "
       "bool overwrite=False) -> ()");
   m.def("moe_combine(Tensor y, Tensor rows, Tensor? weights) -> Tensor");
   m.def(
@@ -407,8 +484,8 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
       "(Tensor grad_y, Tensor grad_weights)");
   m.def(
       "moe_experts(Tensor x, Tensor weights, Tensor rows, Tensor picks, Tensor tile_experts, Tensor starts, Tensor up, "
-      "Tensor up_master, Tensor down, Tensor down_master, Tensor? grad_up, Tensor? grad_down, Tensor? stale=None) -> "
-      "Tensor");
+      "Tensor up_master, Tensor down, Tensor down_master, Tensor? grad_up, Tensor? grad_down, Tensor? stale=None, "
+      "bool swiglu=False) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
@@ -422,8 +499,11 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("moe_gather", &moe_gather_cpu);
   m.impl("moe_up", &moe_up_cpu);
   m.impl("moe_up_backward", &moe_up_backward_cpu);
+  m.impl("moe_up_swiglu", &moe_up_swiglu_cpu);
+  m.impl("moe_up_swiglu_backward", &moe_up_swiglu_backward_cpu);
   m.impl("moe_linear", &moe_linear_cpu);
   m.impl("moe_accumulate_", &moe_accumulate_cpu);
+  m.impl("moe_accumulate_portable_", &moe_accumulate_cpu);
   m.impl("moe_combine", &moe_combine_cpu);
   m.impl("moe_combine_backward", &moe_combine_backward_cpu);
   m.impl("moe_experts", &moe_experts_forward);

@@ -140,16 +140,18 @@ struct Experts : torch::autograd::Function<Experts> {
                             const at::Tensor& rows, const at::Tensor& picks, const at::Tensor& tile_experts,
                             const at::Tensor& starts, const at::Tensor& up, const at::Tensor& up_master,
                             const at::Tensor& down, const at::Tensor& down_master, const OptionalTensor& grad_up,
-                            const OptionalTensor& grad_down, const OptionalTensor& stale) {
+                            const OptionalTensor& grad_down, const OptionalTensor& stale, bool swiglu) {
     at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor xp = moe_gather(x, picks, starts, rows.size(1));
-    const auto [act, slope] = moe_up(xp, up, tile_experts, starts);
+    const auto [act, kept] =
+        swiglu ? moe_up_swiglu(xp, up, tile_experts, starts, /*keep=*/true) : moe_up(xp, up, tile_experts, starts);
     const at::Tensor y = moe_linear(act, down, tile_experts, starts, /*transposed=*/false);
-    ctx->save_for_backward({xp, slope, act, y, weights, rows, picks, tile_experts, starts, up, down});
+    ctx->save_for_backward({xp, kept, act, y, weights, rows, picks, tile_experts, starts, up, down});
     // As in ops::linear: buffers are no saved variables.
     if (up_master.requires_grad()) ctx->saved_data["grad_up"] = *grad_up;
     if (down_master.requires_grad()) ctx->saved_data["grad_down"] = *grad_down;
     if (stale) ctx->saved_data["stale"] = *stale;
+    ctx->saved_data["swiglu"] = swiglu;
     ctx->saved_data["needs_x"] = x.requires_grad();
     return moe_combine(y, rows, weights);
   }
@@ -157,7 +159,7 @@ struct Experts : torch::autograd::Function<Experts> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "hrm::moe_experts has no second derivative");
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &xp = saved[0], &slope = saved[1], &act = saved[2], &y = saved[3], &weights = saved[4],
+    const at::Tensor &xp = saved[0], &kept = saved[1], &act = saved[2], &y = saved[3], &weights = saved[4],
                      &rows = saved[5], &picks = saved[6], &tile_experts = saved[7], &starts = saved[8], &up = saved[9],
                      &down = saved[10];
     const auto find = [&](const char* name) {
@@ -172,11 +174,13 @@ struct Experts : torch::autograd::Function<Experts> {
     if (const at::Tensor grad_down = find("grad_down"); grad_down.defined()) {
       moe_accumulate_(grad_down, grad_y, act, tile_experts, starts, is_stale(1));
     }
-    const at::Tensor grad_pre = moe_up_backward(grad_y, down, slope, tile_experts, starts);
+    const at::Tensor grad_pre = ctx->saved_data["swiglu"].toBool()
+                                    ? moe_up_swiglu_backward(grad_y, down, kept, tile_experts, starts)
+                                    : moe_up_backward(grad_y, down, kept, tile_experts, starts);
     if (const at::Tensor grad_up = find("grad_up"); grad_up.defined()) {
       moe_accumulate_(grad_up, grad_pre, xp, tile_experts, starts, is_stale(0));
     }
-    variable_list out(13);
+    variable_list out(14);
     if (ctx->saved_data["needs_x"].toBool()) {
       const at::Tensor grad_xp = moe_linear(grad_pre, up, tile_experts, starts, /*transposed=*/true);
       out[0] = moe_combine(grad_xp, rows, {});
@@ -190,7 +194,7 @@ at::Tensor moe_experts_autograd(const at::Tensor& x, const at::Tensor& weights, 
                                 const at::Tensor& picks, const at::Tensor& tile_experts, const at::Tensor& starts,
                                 const at::Tensor& up, const at::Tensor& up_master, const at::Tensor& down,
                                 const at::Tensor& down_master, const OptionalTensor& grad_up,
-                                const OptionalTensor& grad_down, const OptionalTensor& stale) {
+                                const OptionalTensor& grad_down, const OptionalTensor& stale, bool swiglu) {
   const bool trains = up_master.requires_grad() || down_master.requires_grad();
   if (at::GradMode::is_enabled() && (x.requires_grad() || weights.requires_grad() || trains)) {
     TORCH_CHECK((!up_master.requires_grad() || grad_up) && (!down_master.requires_grad() || grad_down),
@@ -200,11 +204,12 @@ at::Tensor moe_experts_autograd(const at::Tensor& x, const at::Tensor& weights, 
                 "hrm::moe_experts: the compute copies of shapes ", up.sizes(), " and ", down.sizes(),
                 " must not require gradients; the masters do");
     return Experts::apply(x, weights, rows, picks, tile_experts, starts, up, up_master, down, down_master, grad_up,
-                          grad_down, stale);
+                          grad_down, stale, swiglu);
   }
   at::AutoDispatchBelowADInplaceOrView below;
   static const Op<decltype(moe_experts_autograd)> op("hrm::moe_experts");
-  return op(x, weights, rows, picks, tile_experts, starts, up, up_master, down, down_master, grad_up, grad_down, stale);
+  return op(x, weights, rows, picks, tile_experts, starts, up, up_master, down, down_master, grad_up, grad_down, stale,
+            swiglu);
 }
 
 }  // namespace
@@ -215,8 +220,9 @@ TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("moe_experts", &moe_experts_autograd);
   m.impl("moe_jitter", &moe_jitter_autograd);
   m.impl("moe_load_loss_", &moe_load_loss_autograd);
-  for (const char* op : {"moe_gate_backward", "moe_plan", "moe_gather", "moe_up", "moe_up_backward", "moe_linear",
-                         "moe_accumulate_", "moe_combine", "moe_combine_backward", "moe_loads_"}) {
+  for (const char* op : {"moe_gate_backward", "moe_plan", "moe_gather", "moe_up", "moe_up_backward", "moe_up_swiglu",
+                         "moe_up_swiglu_backward", "moe_linear", "moe_accumulate_", "moe_accumulate_portable_",
+                         "moe_combine", "moe_combine_backward", "moe_loads_"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

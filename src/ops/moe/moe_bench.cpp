@@ -11,11 +11,9 @@ namespace {
 
 using c10::IValue;
 
-// A mixture of four experts of which each token takes two, instead of the recipe's feed-forward layer. `bench moe` has
-// the shapes of large ones.
+// A mixture of experts instead of the recipe's feed-forward layer.
 struct MoeInputs {
-  static constexpr int64_t kExperts = 4, kPicks = 2;
-  at::Tensor x, logits, up, down, xp, act, y;
+  at::Tensor x, logits, up, gate_up, down, xp, act, kept, y;
   ops::MoeGate gate;
   ops::MoePlan plan;
 };
@@ -24,31 +22,33 @@ MoeInputs moe_inputs(const BenchShape& s, at::Device device, at::ScalarType dtyp
   const Random random{device, dtype};
   MoeInputs in;
   in.x = random.activations({s.rows(), s.width});
-  in.logits = random.floats({s.rows(), MoeInputs::kExperts});
-  in.up = random.weight(MoeInputs::kExperts * s.inner, s.width).view({MoeInputs::kExperts, s.inner, s.width});
-  in.down = random.weight(MoeInputs::kExperts * s.width, s.inner).view({MoeInputs::kExperts, s.width, s.inner});
-  in.gate = ops::moe_gate(in.logits, MoeInputs::kPicks, ops::MoeScore::softmax, /*normalize=*/false);
-  in.plan = ops::moe_plan(in.gate.ids, MoeInputs::kExperts);
+  in.logits = random.floats({s.rows(), s.experts});
+  in.up = random.weight(s.experts * s.inner, s.width).view({s.experts, s.inner, s.width});
+  in.gate_up = random.weight(s.experts * 2 * s.inner, s.width).view({s.experts, 2 * s.inner, s.width});
+  in.down = random.weight(s.experts * s.width, s.inner).view({s.experts, s.width, s.inner});
+  in.gate = ops::moe_gate(in.logits, s.picks, ops::MoeScore::softmax, /*normalize=*/false);
+  in.plan = ops::moe_plan(in.gate.ids, s.experts);
   const int64_t rows = in.plan.picks.size(0);
   in.xp = random.activations({rows, s.width});
   in.act = random.activations({rows, s.inner});
+  in.kept = random.activations({rows, 2 * s.inner});
   in.y = random.activations({rows, s.width});
   return in;
 }
 
 double moe_flops(const BenchShape& s) {
-  return product_flops(MoeInputs::kPicks * s.rows(), s.width, s.inner);
+  return product_flops(s.picks * s.rows(), s.width, s.inner);
 }
 
 BenchCall moe_router(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
-  const at::Tensor weight = random.weight(MoeInputs::kExperts, s.width);
+  const at::Tensor weight = random.weight(s.experts, s.width);
   return {{random.activations({s.rows(), s.width}), weight, weight.to(at::kFloat), IValue()},
-          product_flops(s.rows(), s.width, MoeInputs::kExperts)};
+          product_flops(s.rows(), s.width, s.experts)};
 }
 
 BenchCall moe_gate(const BenchShape& s, at::Device device, at::ScalarType dtype) {
-  return {{moe_inputs(s, device, dtype).logits, MoeInputs::kPicks, false, false, IValue()}};
+  return {{moe_inputs(s, device, dtype).logits, s.picks, false, false, IValue()}};
 }
 
 BenchCall moe_gate_backward(const BenchShape& s, at::Device device, at::ScalarType dtype) {
@@ -61,12 +61,12 @@ BenchCall moe_jitter(const BenchShape& s, at::Device device, at::ScalarType dtyp
 }
 
 BenchCall moe_plan(const BenchShape& s, at::Device device, at::ScalarType dtype) {
-  return {{moe_inputs(s, device, dtype).gate.ids, MoeInputs::kExperts}};
+  return {{moe_inputs(s, device, dtype).gate.ids, s.experts}};
 }
 
 BenchCall moe_gather(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.x, in.plan.picks, in.plan.starts, MoeInputs::kPicks}};
+  return {{in.x, in.plan.picks, in.plan.starts, s.picks}};
 }
 
 BenchCall moe_up(const BenchShape& s, at::Device device, at::ScalarType dtype) {
@@ -79,6 +79,16 @@ BenchCall moe_up_backward(const BenchShape& s, at::Device device, at::ScalarType
   return {{in.y, in.down, in.act, in.plan.tile_experts, in.plan.starts}, moe_flops(s)};
 }
 
+BenchCall moe_up_swiglu(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.xp, in.gate_up, in.plan.tile_experts, in.plan.starts, true}, 2 * moe_flops(s)};
+}
+
+BenchCall moe_up_swiglu_backward(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.y, in.down, in.kept, in.plan.tile_experts, in.plan.starts}, moe_flops(s)};
+}
+
 BenchCall moe_linear(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const MoeInputs in = moe_inputs(s, device, dtype);
   return {{in.act, in.down, in.plan.tile_experts, in.plan.starts, false}, moe_flops(s)};
@@ -86,7 +96,7 @@ BenchCall moe_linear(const BenchShape& s, at::Device device, at::ScalarType dtyp
 
 BenchCall moe_accumulate(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const MoeInputs in = moe_inputs(s, device, dtype);
-  const at::Tensor grad = at::zeros({MoeInputs::kExperts, s.inner, s.width}, at::device(device));
+  const at::Tensor grad = at::zeros({s.experts, s.inner, s.width}, at::device(device));
   return {{grad, in.act, in.xp, in.plan.tile_experts, in.plan.starts}, moe_flops(s)};
 }
 
@@ -100,11 +110,14 @@ BenchCall moe_combine_backward(const BenchShape& s, at::Device device, at::Scala
   return {{in.x, in.y, in.plan.picks, in.plan.starts, in.gate.weights}};
 }
 
+// Experts with SwiGLU in the shape of a model that has such, with GELU in the others.
 BenchCall moe_experts(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.x, in.gate.weights, in.plan.rows, in.plan.picks, in.plan.tile_experts, in.plan.starts, in.up, in.up,
-           in.down, in.down, IValue(), IValue()},
-          2 * moe_flops(s)};
+  const bool swiglu = s.only_experts;
+  const at::Tensor& up = swiglu ? in.gate_up : in.up;
+  return {{in.x, in.gate.weights, in.plan.rows, in.plan.picks, in.plan.tile_experts, in.plan.starts, up, up, in.down,
+           in.down, IValue(), IValue(), IValue(), swiglu},
+          (swiglu ? 3 : 2) * moe_flops(s)};
 }
 
 BenchCall moe_load_loss(const BenchShape& s, at::Device device, at::ScalarType dtype) {
@@ -118,7 +131,7 @@ BenchCall moe_loads(const BenchShape& s, at::Device device, at::ScalarType dtype
   const Random random{device, dtype};
   std::vector<at::Tensor> counts;
   for (int64_t layer = 0; layer < s.layers; ++layer) {
-    counts.push_back(random.floats({MoeInputs::kExperts + 1}).abs().to(at::kDouble));
+    counts.push_back(random.floats({s.experts + 1}).abs().to(at::kDouble));
   }
   return {{at::zeros({s.layers, 3}, at::device(device).dtype(at::kDouble)), counts}};
 }
@@ -127,13 +140,23 @@ BenchCall moe_loads(const BenchShape& s, at::Device device, at::ScalarType dtype
 
 std::vector<BenchOp> moe_cases() {
   return {
-      {"hrm::moe_router", moe_router},   {"hrm::moe_gate", moe_gate},
-      {"hrm::moe_jitter", moe_jitter},   {"hrm::moe_gate_backward", moe_gate_backward},
-      {"hrm::moe_plan", moe_plan},       {"hrm::moe_gather", moe_gather},
-      {"hrm::moe_up", moe_up},           {"hrm::moe_up_backward", moe_up_backward},
-      {"hrm::moe_linear", moe_linear},   {"hrm::moe_accumulate_", moe_accumulate},
-      {"hrm::moe_combine", moe_combine}, {"hrm::moe_combine_backward", moe_combine_backward},
-      {"hrm::moe_experts", moe_experts}, {"hrm::moe_load_loss_", moe_load_loss},
+      {"hrm::moe_router", moe_router},
+      {"hrm::moe_gate", moe_gate},
+      {"hrm::moe_jitter", moe_jitter},
+      {"hrm::moe_gate_backward", moe_gate_backward},
+      {"hrm::moe_plan", moe_plan},
+      {"hrm::moe_gather", moe_gather},
+      {"hrm::moe_up", moe_up},
+      {"hrm::moe_up_backward", moe_up_backward},
+      {"hrm::moe_up_swiglu", moe_up_swiglu},
+      {"hrm::moe_up_swiglu_backward", moe_up_swiglu_backward},
+      {"hrm::moe_linear", moe_linear},
+      {"hrm::moe_accumulate_", moe_accumulate},
+      {"hrm::moe_accumulate_portable_", moe_accumulate},
+      {"hrm::moe_combine", moe_combine},
+      {"hrm::moe_combine_backward", moe_combine_backward},
+      {"hrm::moe_experts", moe_experts},
+      {"hrm::moe_load_loss_", moe_load_loss},
       {"hrm::moe_loads_", moe_loads},
   };
 }

@@ -20,12 +20,22 @@ std::tuple<at::Tensor, at::Tensor> moe_up(const at::Tensor& xp, const at::Tensor
 // grad_pre (R, F) = (grad_y @ down) * slope.
 at::Tensor moe_up_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& slope,
                            const at::Tensor& tile_experts, const at::Tensor& starts);
+// act (R, F) = silu(gate) * up of [gate, up] = xp @ gate_up^T, gate_up (E, 2F, D). Rounded as ops::linear_swiglu does.
+// With `keep` also gates and ups, (R, 2F), for the backward pass; otherwise undefined.
+std::tuple<at::Tensor, at::Tensor> moe_up_swiglu(const at::Tensor& xp, const at::Tensor& gate_up,
+                                                 const at::Tensor& tile_experts, const at::Tensor& starts, bool keep);
+// The gradients (R, 2F) of the gates and ups that moe_up_swiglu kept, where that of act is grad_y @ down.
+at::Tensor moe_up_swiglu_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& kept,
+                                  const at::Tensor& tile_experts, const at::Tensor& starts);
 // rows (R, K) @ weight[e]^T, weight (E, N, K); or with `transposed` @ weight[e], weight (E, K, N). (R, N).
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed);
 // grad[e] += a[rows of e]^T @ b[rows of e], in float32; with `overwrite` =. grad (E, M, N), a (R, M), b (R, N).
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
                      const at::Tensor& starts, bool overwrite = false);
+// The same by the kernel that every GPU has, also where a better one fits: to measure and test it.
+void moe_accumulate_portable_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b,
+                              const at::Tensor& tile_experts, const at::Tensor& starts, bool overwrite = false);
 // out (T, D): the sum over k of weights[t, k] (1 where there are none) * y[rows[t, k]].
 at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights);
 // grad_y (R, D) and grad_weights (T, K).
@@ -49,7 +59,7 @@ at::Tensor moe_router_forward(const at::Tensor& x, const at::Tensor& weight, con
 at::Tensor moe_experts_forward(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& rows,
                                const at::Tensor& picks, const at::Tensor& tile_experts, const at::Tensor& starts,
                                const at::Tensor& up, const at::Tensor&, const at::Tensor& down, const at::Tensor&,
-                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
+                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool swiglu);
 
 namespace reference {
 // By a loop, on the CPU; what is not there is copied.
@@ -71,6 +81,10 @@ void check_moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount
 void check_moe_plan(const at::Tensor& ids, int64_t experts);
 void check_moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed);
+void check_moe_up_swiglu(const at::Tensor& xp, const at::Tensor& gate_up, const at::Tensor& tile_experts,
+                         const at::Tensor& starts);
+void check_moe_up_swiglu_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& kept,
+                                  const at::Tensor& tile_experts, const at::Tensor& starts);
 void check_moe_accumulate(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& starts);
 void check_moe_gather(const at::Tensor& x, const at::Tensor& picks, int64_t top_k);
 void check_moe_loads(const at::Tensor& loads, at::TensorList counts);
@@ -78,13 +92,20 @@ void check_moe_load_loss(const at::Tensor& scores, const at::Tensor& kept, const
                          const at::Tensor& totals);
 void check_moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights);
 
+namespace cuda {
+// Only in builds with CUDA. Whether all products of experts of these sizes are tiles of our own on this device.
+bool moe_has_tiles(at::Device device, at::ScalarType dtype, int64_t dim, int64_t inner);
+}  // namespace cuda
+
 // For every device, silently from the host.
 namespace composed {
 
 PlanResult moe_plan(const at::Tensor& ids, int64_t experts);
 at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, int64_t top_k);
+// may_group: by at::_grouped_mm where it takes the sizes. On GPUs other than Hopper and Blackwell that reads the
+// groups' ends on the host.
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
-                      const at::Tensor& starts, bool transposed);
+                      const at::Tensor& starts, bool transposed, bool may_group);
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
                      const at::Tensor& starts, bool overwrite);
 at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights);

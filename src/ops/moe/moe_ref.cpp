@@ -15,8 +15,11 @@ at::Tensor pick_matrix(const at::Tensor& index, int64_t experts) {
   return index.unsqueeze(-1).eq(at::arange(experts, index.options()));
 }
 
-at::Tensor expert(const at::Tensor& x, const at::Tensor& up, const at::Tensor& down) {
-  return at::linear(at::gelu(at::linear(x, up)), down);
+at::Tensor expert(const at::Tensor& x, const at::Tensor& up, const at::Tensor& down, ExpertActivation activation) {
+  const at::Tensor pre = at::linear(x, up);
+  if (activation == ExpertActivation::gelu) return at::linear(at::gelu(pre), down);
+  const auto parts = pre.chunk(2, -1);
+  return at::linear(at::silu(parts[0]) * parts[1], down);
 }
 
 }  // namespace
@@ -50,20 +53,21 @@ MoeRouting moe_route(const at::Tensor& logits, const MoeOptions& options, const 
   return r;
 }
 
-at::Tensor moe_experts(const at::Tensor& x, const MoeRouting& routing, const at::Tensor& up, const at::Tensor& down) {
+at::Tensor moe_experts(const at::Tensor& x, const MoeRouting& routing, const at::Tensor& up, const at::Tensor& down,
+                       ExpertActivation activation) {
   const at::ScalarType wide = accumulate_type(x);
   const at::Tensor weight = (routing.gate * routing.kept).to(wide);                                     // (S, k)
   const at::Tensor of_expert = (pick_matrix(routing.index, up.size(0)) * weight.unsqueeze(-1)).sum(1);  // (S, E)
   at::Tensor y = at::zeros(x.sizes(), x.options().dtype(wide));
   for (int64_t e = 0; e < up.size(0); ++e) {
-    y = y + of_expert.narrow(1, e, 1) * expert(x, up[e], down[e]).to(wide);
+    y = y + of_expert.narrow(1, e, 1) * expert(x, up[e], down[e], activation).to(wide);
   }
   return y.to(x.scalar_type());
 }
 
-at::Tensor moe_shared(const at::Tensor& x, const at::Tensor& up, const at::Tensor& down) {
+at::Tensor moe_shared(const at::Tensor& x, const at::Tensor& up, const at::Tensor& down, ExpertActivation activation) {
   at::Tensor y = at::zeros(x.sizes(), x.options().dtype(accumulate_type(x)));
-  for (int64_t e = 0; e < up.size(0); ++e) y = y + expert(x, up[e], down[e]).to(y.scalar_type());
+  for (int64_t e = 0; e < up.size(0); ++e) y = y + expert(x, up[e], down[e], activation).to(y.scalar_type());
   return y.to(x.scalar_type());
 }
 

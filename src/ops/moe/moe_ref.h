@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "hrm/ops/moe.h"
+
 namespace hrm::ops::reference {
 
 // What turns a router's logits into gates: softmax over the experts, or each expert's own sigmoid (DeepSeek-V3, arXiv
@@ -36,12 +38,15 @@ MoeRouting moe_route(const at::Tensor& logits, const MoeOptions& options, const 
 // The largest number of picks that an expert takes; S * k where nothing is dropped.
 int64_t moe_capacity(int64_t tokens, int64_t experts, const MoeOptions& options);
 
-// sum over picks of gate * expert(x), expert(x) = gelu(x up^T) down^T, gelu exact. x (S, D); up (E, F, D), down (E, D,
-// F) of x's dtype. Products are in that dtype, the sum over picks in float32 (float64 for float64), rounded once.
-at::Tensor moe_experts(const at::Tensor& x, const MoeRouting& routing, const at::Tensor& up, const at::Tensor& down);
+// sum over picks of gate * expert(x), as ExpertActivation (hrm/ops/moe.h) says. x (S, D); up (E, F, D), or (E, 2F, D)
+// with SwiGLU, down (E, D, F) of x's dtype. Products are in that dtype, the sum over picks in float32 (float64 for
+// float64), rounded once.
+at::Tensor moe_experts(const at::Tensor& x, const MoeRouting& routing, const at::Tensor& up, const at::Tensor& down,
+                       ExpertActivation activation = ExpertActivation::gelu);
 
-// Experts that every token passes, added without a gate: up (n, F, D), down (n, D, F) -> (S, D).
-at::Tensor moe_shared(const at::Tensor& x, const at::Tensor& up, const at::Tensor& down);
+// Experts that every token passes, added without a gate: up (n, F, D) or (n, 2F, D), down (n, D, F) -> (S, D).
+at::Tensor moe_shared(const at::Tensor& x, const at::Tensor& up, const at::Tensor& down,
+                      ExpertActivation activation = ExpertActivation::gelu);
 
 // E / S^2 * sum over experts of (sum over tokens of probs) * load: 1 where all is balanced and k = 1. 0-dim float32.
 at::Tensor moe_load_loss(const MoeRouting& routing);

@@ -10,12 +10,20 @@ namespace hrm::ops {
 namespace reference {
 
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& ids, const at::Tensor& up,
-                       const at::Tensor& down) {
+                       const at::Tensor& down, ExpertActivation activation) {
   const at::ScalarType sums = accumulate_type(x);
   at::Tensor out = at::zeros(x.sizes(), x.options().dtype(sums));
   for (int64_t expert = 0; expert < up.size(0); ++expert) {
     const at::Tensor share = at::where(ids.eq(expert), weights, 0).sum(1, /*keepdim=*/true);
-    const at::Tensor y = at::linear(at::gelu(at::linear(x, up[expert])), down[expert]);
+    const at::Tensor pre = at::linear(x, up[expert]);
+    at::Tensor act;
+    if (activation == ExpertActivation::swiglu) {
+      const int64_t inner = pre.size(1) / 2;
+      act = at::silu(pre.narrow(1, 0, inner)) * pre.narrow(1, inner, inner);
+    } else {
+      act = at::gelu(pre);
+    }
+    const at::Tensor y = at::linear(act, down[expert]);
     out = out + share.to(sums) * y.to(sums);
   }
   return out.to(x.scalar_type());
@@ -102,8 +110,8 @@ at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, int64_t top_
 }
 
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
-                      const at::Tensor& starts, bool transposed) {
-  if (rows.is_cuda() && rows.scalar_type() == at::kBFloat16 && rows.size(1) % 8 == 0 && weight.size(2) % 8 == 0) {
+                      const at::Tensor& starts, bool transposed, bool may_group) {
+  if (may_group && rows.scalar_type() == at::kBFloat16 && rows.size(1) % 8 == 0 && weight.size(2) % 8 == 0) {
     const at::Tensor ends = starts.narrow(0, 1, weight.size(0));
     return at::_grouped_mm(rows, transposed ? weight : weight.transpose(1, 2), ends);
   }

@@ -60,7 +60,9 @@ optim::GroupDefaults language_group_defaults(const Mixtures& mixtures) {
   defaults.undecayed = {"*h_init", "*l_init", "*.pos"};
   defaults.not_matrices = {"*embed*", "*head.weight", "*router*", "*h_init", "*l_init", "*.pos", "*conv1d*"};
   for (const auto& [name, mixture] : mixtures) {
-    for (const char* part : {".up.weight", ".down.weight"}) defaults.stacks[name + part] = mixture->options().experts;
+    for (const char* part : {".up.weight", ".gate_up.weight", ".down.weight"}) {
+      defaults.stacks[name + part] = mixture->options().experts;
+    }
   }
   return defaults;
 }
@@ -317,8 +319,10 @@ std::string LanguageTask::describe() const {
     text += cat(", ", lm.encoder, " encoder, ", lm.h_cycles, " cycles of ", lm.l_steps, " steps, bridge ", lm.bridge);
   }
   if (!mixtures_.empty()) {
-    text += cat("\nexperts      ", config_.moe.experts, ", each token through ", config_.moe.top_k, ", in ",
-                mixtures_.size(), " blocks");
+    const nn::MoeOptions options = models::expert_options(config_);
+    text += cat("\nexperts      ", options.experts, ", each token through ", options.top_k, ", in ", mixtures_.size(),
+                " blocks; ", config_.moe.activation, ", ", options.inner, " wide, by ",
+                ops::moe_experts_way(runtime_.device, runtime_.compute_dtype, config_.lm.hidden_size, options.inner));
   }
   text += "\ndata         ";
   for (size_t i = 0; i < sources_.size(); ++i) {

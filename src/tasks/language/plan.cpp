@@ -109,22 +109,24 @@ class LanguageClock {
   void experts(double n, double passes, double factor, bool is_backward) {
     const config::MoeConfig& moe = in_.config.moe;
     const auto picks = static_cast<double>(moe.top_k), count = static_cast<double>(moe.experts);
-    const double inner = moe.inner > 0 ? static_cast<double>(moe.inner) : 4 * w_.model, rows = n * picks;
-    const double weights = std::min(count, rows) * w_.model * inner;
+    const bool gated = moe.activation == config::ExpertActivation::swiglu;
+    const auto inner = static_cast<double>(models::expert_inner(moe, in_.config.lm.hidden_size));
+    const double rows = n * picks;
     product(n, w_.model, count, passes * factor, is_backward);
-    for (int i = 0; i < 2; ++i) {
-      const double bytes = size() * (rows * (w_.model + inner) + weights);
-      const double flops = 2 * slowdown_ * rows * w_.model * inner;
+    for (const double width : {gated ? 2 * inner : inner, inner}) {
+      const double bytes = size() * (rows * (w_.model + width) + std::min(count, rows) * w_.model * width);
+      const double flops = 2 * slowdown_ * rows * w_.model * width;
       note(products, passes * factor * std::max(kLeastMs, clock_.slower(flops, kProductShare, bytes)), is_backward);
     }
-    pass(n * count * 8, 4 * passes, is_backward);                   // gate, plan, their sums
-    pass((rows + n) * w_.model * size(), 2 * passes, is_backward);  // rows together and apart
-    pass(rows * inner * size(), passes * factor, is_backward);      // slopes
+    pass(n * count * 8, 4 * passes, is_backward);                                 // gate, plan, their sums
+    pass((rows + n) * w_.model * size(), 2 * passes, is_backward);                // rows together and apart
+    pass((gated ? 2 : 1) * rows * inner * size(), passes * factor, is_backward);  // slopes, or gates and ups
     if (moe.shared_experts > 0) {
       const double width = static_cast<double>(moe.shared_experts) * inner;
-      product(n, w_.model, width, passes * factor, is_backward);
+      product(n, w_.model, gated ? 2 * width : width, passes * factor, is_backward);
       product(n, width, w_.model, passes * factor, is_backward);
-      pass(2 * n * width * size(), passes * factor, is_backward);
+      const bool fused = gated && size() < 4 && in_.gpu.capability == 90;
+      if (!fused) pass((gated ? 3 : 2) * n * width * size(), passes * factor, is_backward);
     }
   }
 

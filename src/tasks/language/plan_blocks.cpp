@@ -1,6 +1,7 @@
 #include "tasks/language/plan_blocks.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "hrm/ops/moe.h"
 
@@ -29,24 +30,39 @@ FeedForwardMemory gelu_memory(double positions, double width, double inner, doub
   return {.kept = 2 * act, .backward = act + std::max(act, positions * width * size), .plain = 2 * act};
 }
 
-// nn/moe.cpp and ops/moe/moe_autograd.cpp: scores, plan, the rows of the picks, slopes, activations and results.
+// nn/moe.cpp and ops/moe/moe_autograd.cpp: scores, plan, the rows of the picks, slopes or gates and ups, activations
+// and results.
 FeedForwardMemory experts_memory(const PlanInput& in, double positions, const LanguageWidths& w, double size) {
   const config::MoeConfig& moe = in.config.moe;
   const auto picks = static_cast<double>(moe.top_k), experts = static_cast<double>(moe.experts);
-  const double inner = moe.inner > 0 ? static_cast<double>(moe.inner) : 4 * w.model;
+  const auto inner = static_cast<double>(models::expert_inner(moe, in.config.lm.hidden_size));
+  const bool gated = moe.activation == config::ExpertActivation::swiglu;
   const auto rows = static_cast<double>(ops::moe_rows(static_cast<int64_t>(positions), moe.top_k, moe.experts));
   FeedForwardMemory m;
   const double of_router = moe.z_weight > 0 ? 2 : 1;  // scores, and logits
-  m.kept =
-      positions * kWide * (experts * of_router + 3 * picks) + rows * (2 * w.model + 2 * inner) * size + rows * kWide;
+  m.kept = positions * kWide * (experts * of_router + 3 * picks) +
+           rows * (2 * w.model + (gated ? 3 : 2) * inner) * size + rows * kWide;
   if (moe.jitter > 0) m.kept += positions * w.model * size;
-  m.backward = rows * (2 * w.model + inner) * size + positions * w.model * size;
-  m.plain = rows * (2 * w.model + 2 * inner) * size;
+  // As in swiglu_memory; by tiles of our own.
+  const auto whole = [](double width) { return std::fmod(width, 256) == 0; };
+  const bool fused = size < 4 && in.gpu.capability == 90 && whole(w.model) && whole(inner);
+  m.backward = positions * w.model * size;
+  if (gated) {
+    m.backward += rows * (w.model + 2 * inner + std::max(w.model, fused ? 0 : inner)) * size;
+    m.plain = rows * (2 * w.model + (fused ? 1 : 3) * inner) * size;
+  } else {
+    m.backward += rows * (2 * w.model + inner) * size;
+    m.plain = rows * (2 * w.model + 2 * inner) * size;
+  }
   if (moe.shared_experts > 0) {
+    LanguageWidths wide = w;
+    wide.inner = static_cast<double>(moe.shared_experts) * inner;
     const FeedForwardMemory shared =
-        gelu_memory(positions, w.model, static_cast<double>(moe.shared_experts) * inner, size);
+        gated ? swiglu_memory(in, positions, wide, size) : gelu_memory(positions, w.model, wide.inner, size);
     m.kept += shared.kept;
     m.plain += shared.plain;
+    // The shared experts come last in the forward pass. So they are done when the others begin their backward pass.
+    m.backward = std::max(m.backward - shared.kept, shared.backward);
   }
   return m;
 }

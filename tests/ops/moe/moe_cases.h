@@ -14,18 +14,26 @@ namespace hrm::ops::testing {
 struct MoeCase {
   at::Tensor x, logits, up, down, grad_out;  // logits float32 or float64; the rest of the compute dtype
   int64_t top_k = 1;
+  ExpertActivation activation = ExpertActivation::gelu;
 };
 
+constexpr ExpertActivation kActivations[] = {ExpertActivation::gelu, ExpertActivation::swiglu};
+inline const char* name_of(ExpertActivation activation) {
+  return activation == ExpertActivation::swiglu ? "swiglu" : "gelu";
+}
+
 inline MoeCase make_moe(int64_t tokens, int64_t dim, int64_t width, int64_t experts, int64_t top_k,
-                        at::ScalarType dtype, at::Device device) {
+                        at::ScalarType dtype, at::Device device, ExpertActivation activation = ExpertActivation::gelu) {
   const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
   MoeCase c;
   c.x = normal({tokens, dim}, 1, dtype, device);
   c.logits = normal({tokens, experts}, 2, wide, device);
-  c.up = (normal({experts, width, dim}, 3, wide, device) / std::sqrt(static_cast<double>(dim))).to(dtype);
+  const int64_t up_rows = activation == ExpertActivation::swiglu ? 2 * width : width;
+  c.up = (normal({experts, up_rows, dim}, 3, wide, device) / std::sqrt(static_cast<double>(dim))).to(dtype);
   c.down = (normal({experts, dim, width}, 4, wide, device) / std::sqrt(static_cast<double>(width))).to(dtype);
   c.grad_out = normal({tokens, dim}, 5, dtype, device);
   c.top_k = top_k;
+  c.activation = activation;
   return c;
 }
 
@@ -52,7 +60,8 @@ inline MoeResult run_moe(const MoeCase& c, bool normalize = false) {
   const bool same = c.x.scalar_type() == wide;
   const MoeGate gate = moe_gate(logits, c.top_k, MoeScore::softmax, normalize);
   const MoePlan plan = moe_plan(gate.ids, c.up.size(0));
-  const at::Tensor out = moe_experts(x, gate.weights, plan, same ? up : c.up, up, same ? down : c.down, down);
+  const at::Tensor out =
+      moe_experts(x, gate.weights, plan, same ? up : c.up, up, same ? down : c.down, down, c.activation);
   const auto grads = torch::autograd::grad({out}, {x, logits}, {c.grad_out});
   return {out.detach(), grads[0], grads[1], up.grad(), down.grad()};
 }
@@ -63,7 +72,7 @@ inline MoeResult run_plain_moe(const MoeCase& c, at::ScalarType dtype, bool norm
   const at::Tensor x = c.x.to(dtype).detach().requires_grad_(), logits = c.logits.to(wide).detach().requires_grad_(),
                    up = c.up.to(dtype).detach().requires_grad_(), down = c.down.to(dtype).detach().requires_grad_();
   const MoeGate gate = reference::moe_gate(logits, c.top_k, MoeScore::softmax, normalize, {});
-  const at::Tensor out = reference::moe_experts(x, gate.weights, gate.ids, up, down);
+  const at::Tensor out = reference::moe_experts(x, gate.weights, gate.ids, up, down, c.activation);
   const auto grads = torch::autograd::grad({out}, {x, logits, up, down}, {c.grad_out.to(dtype)});
   return {out.detach(), grads[0], grads[1], grads[2] + 0.5, grads[3] + 0.5};
 }
@@ -81,6 +90,30 @@ inline void expect_good_moe(const MoeCase& c, const std::string& what, bool norm
   expect_as_good(ours.grad_up, wide(plain.grad_up), exact.grad_up, what + ", gradient of up", terms(exact.grad_up));
   expect_as_good(ours.grad_down, wide(plain.grad_down), exact.grad_down, what + ", gradient of down",
                  terms(exact.grad_down));
+}
+
+// Picks that are dropped add nothing and get no gradient, whatever the activation. Leaves no expert without picks.
+inline void expect_dropped_add_nothing(const MoeCase& c, int64_t capacity) {
+  const int64_t experts = c.up.size(0);
+  const MoeGate gate = moe_gate(c.logits, c.top_k, MoeScore::softmax, false);
+  const at::Tensor kept = moe_drop(gate.ids, gate.weights, experts, capacity);
+  EXPECT_GT(kept.lt(0).sum().item<int64_t>(), 0);
+  const at::Tensor weights = gate.weights.clone().requires_grad_();
+  const at::Tensor out = moe_experts(c.x, weights, moe_plan(kept, experts), c.up, c.up, c.down, c.down, c.activation);
+  const at::Tensor want = reference::moe_experts(c.x, gate.weights, kept, c.up, c.down, c.activation);
+  EXPECT_LE(largest_difference(out, want), 1e-5) << name_of(c.activation);
+  const at::Tensor grad = torch::autograd::grad({out}, {weights}, {c.grad_out})[0];
+  EXPECT_TRUE(at::equal(grad.ne(0), kept.ge(0))) << name_of(c.activation);
+}
+
+// Without gradients nothing is kept, and the result is the same to the bit.
+inline void expect_same_without_gradients(const MoeCase& c) {
+  const MoeResult with = run_moe(c);
+  const at::NoGradGuard no_grad;
+  const MoeGate gate = moe_gate(c.logits, c.top_k, MoeScore::softmax, false);
+  const at::Tensor out =
+      moe_experts(c.x, gate.weights, moe_plan(gate.ids, c.up.size(0)), c.up, c.up, c.down, c.down, c.activation);
+  expect_same_bits(out, with.out, cat("without gradients, ", name_of(c.activation)));
 }
 
 // What moe.h says of a plan, of any ids.
@@ -249,8 +282,9 @@ inline void expect_good_load_loss(at::Device device) {
 
 // Stale buffers are overwritten once, by the bits that adding to zeros gives, and added to after that; also those of an
 // expert without tokens.
-inline void expect_stale_overwritten(at::Device device, at::ScalarType dtype, int64_t dim) {
-  MoeCase c = make_moe(300, dim, 2 * dim, 5, 2, dtype, device);
+inline void expect_stale_overwritten(at::Device device, at::ScalarType dtype, int64_t dim,
+                                     ExpertActivation activation = ExpertActivation::gelu) {
+  MoeCase c = make_moe(300, dim, 2 * dim, 5, 2, dtype, device, activation);
   empty_expert(c, 3);
   const MoeGate gate = moe_gate(c.logits, c.top_k, MoeScore::softmax, false);
   const auto run = [&](double start, const at::Tensor& stale, int passes) {
@@ -261,7 +295,7 @@ inline void expect_stale_overwritten(at::Device device, at::ScalarType dtype, in
     for (int pass = 0; pass < passes; ++pass) {
       const at::Tensor out =
           moe_experts(x, gate.weights, moe_plan(gate.ids, 5), same ? up : c.up, up, same ? down : c.down, down, grad_up,
-                      grad_down, stale.defined() ? std::optional(stale) : std::nullopt);
+                      grad_down, stale.defined() ? std::optional(stale) : std::nullopt, activation);
       torch::autograd::grad({out}, {x}, {c.grad_out});
     }
     return std::vector<at::Tensor>{grad_up, grad_down};
@@ -271,7 +305,8 @@ inline void expect_stale_overwritten(at::Device device, at::ScalarType dtype, in
     const auto found = run(NAN, stale, passes), want = run(0, {}, passes);
     EXPECT_FALSE(stale.any().item<bool>());
     for (size_t i = 0; i < found.size(); ++i) {
-      expect_same_bits(found[i], want[i], cat(dtype, " ", dim, ", passes ", passes, ", gradient ", i));
+      expect_same_bits(found[i], want[i],
+                       cat(dtype, " ", dim, " ", name_of(activation), ", passes ", passes, ", gradient ", i));
     }
     EXPECT_EQ(found[0][3].abs().max().item<float>(), 0);
   }

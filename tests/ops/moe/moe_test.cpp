@@ -9,25 +9,42 @@ using namespace testing;  // NOLINT
 
 TEST(Moe, AsGoodAsOneExpertAfterTheOther) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    expect_good_moe(make_moe(50, 24, 40, 4, 2, dtype, at::kCPU), cat(dtype));
-    expect_good_moe(make_moe(300, 16, 8, 3, 1, dtype, at::kCPU), cat(dtype, " many tokens"));
-    expect_good_moe(make_moe(7, 8, 5, 16, 8, dtype, at::kCPU), cat(dtype, " normalized"), /*normalize=*/true);
-    expect_good_moe(make_moe(1, 1, 1, 1, 1, dtype, at::kCPU), cat(dtype, " one of all"));
+    for (const ExpertActivation activation : kActivations) {
+      const std::string what = cat(dtype, " ", name_of(activation));
+      const auto make = [&](int64_t tokens, int64_t dim, int64_t width, int64_t experts, int64_t top_k) {
+        return make_moe(tokens, dim, width, experts, top_k, dtype, at::kCPU, activation);
+      };
+      expect_good_moe(make(50, 24, 40, 4, 2), what);
+      expect_good_moe(make(300, 16, 8, 3, 1), what + " many tokens");
+      expect_good_moe(make(7, 8, 5, 16, 8), what + " normalized", /*normalize=*/true);
+      expect_good_moe(make(1, 1, 1, 1, 1), what + " one of all");
+      expect_good_moe(make(33, 13, 9, 5, 5), what + " every expert");
+    }
+  }
+}
+
+TEST(Moe, SameWithoutGradients) {
+  for (const ExpertActivation activation : kActivations) {
+    expect_same_without_gradients(make_moe(37, 12, 20, 5, 2, at::kFloat, at::kCPU, activation));
   }
 }
 
 TEST(Moe, EmptyAndCrowdedExperts) {
-  MoeCase c = make_moe(40, 8, 12, 5, 2, at::kFloat, at::kCPU);
-  empty_expert(c, 0);
-  empty_expert(c, 3);
-  expect_good_moe(c, "two experts without tokens");
-  c.top_k = 1;
-  steer(c, 4);
-  expect_good_moe(c, "all tokens to the last");
+  for (const ExpertActivation activation : kActivations) {
+    MoeCase c = make_moe(40, 8, 12, 5, 2, at::kFloat, at::kCPU, activation);
+    empty_expert(c, 0);
+    empty_expert(c, 3);
+    expect_good_moe(c, "two experts without tokens");
+    c.top_k = 1;
+    steer(c, 4);
+    expect_good_moe(c, "all tokens to the last");
+  }
 }
 
-TEST(Moe, FiniteDifferencesInFloat64) {
-  const MoeCase c = make_moe(4, 3, 2, 3, 2, at::kDouble, at::kCPU);
+class MoeGradients : public ::testing::TestWithParam<ExpertActivation> {};
+
+TEST_P(MoeGradients, FiniteDifferencesInFloat64) {
+  const MoeCase c = make_moe(4, 3, 2, 3, 2, at::kDouble, at::kCPU, GetParam());
   const MoeResult ours = run_moe(c, /*normalize=*/true);
   constexpr double kStep = 1e-6;
   const auto check = [&](at::Tensor MoeCase::*member, const at::Tensor& grad, double offset, const char* what) {
@@ -46,6 +63,28 @@ TEST(Moe, FiniteDifferencesInFloat64) {
   check(&MoeCase::logits, ours.grad_logits, 0, "logits");
   check(&MoeCase::up, ours.grad_up, 0.5, "up");
   check(&MoeCase::down, ours.grad_down, 0.5, "down");
+}
+
+INSTANTIATE_TEST_SUITE_P(Moe, MoeGradients, ::testing::ValuesIn(kActivations),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+// Gates are the first half of an expert's rows, as in Hugging Face's gate_up_proj.
+TEST(Moe, SwigluIsGateThenUp) {
+  const MoeCase c = make_moe(6, 4, 3, 2, 2, at::kDouble, at::kCPU, ExpertActivation::swiglu);
+  const MoeGate gate = moe_gate(c.logits, 2, MoeScore::softmax, false);
+  at::Tensor want = at::zeros_like(c.x);
+  for (int64_t pick = 0; pick < 2; ++pick) {
+    for (int64_t token = 0; token < 6; ++token) {
+      const auto e = gate.ids[token][pick].item<int64_t>();
+      const at::Tensor g = c.up[e].narrow(0, 0, 3).mv(c.x[token]), u = c.up[e].narrow(0, 3, 3).mv(c.x[token]);
+      want[token] += gate.weights[token][pick] * c.down[e].mv(g / (1 + at::exp(-g)) * u);
+    }
+  }
+  const at::Tensor out =
+      moe_experts(c.x, gate.weights, moe_plan(gate.ids, 2), c.up, c.up, c.down, c.down, c.activation);
+  EXPECT_LE(largest_difference(out, want), 1e-14);
+  EXPECT_LE(largest_difference(reference::moe_experts(c.x, gate.weights, gate.ids, c.up, c.down, c.activation), want),
+            1e-14);
 }
 
 TEST(Moe, Plans) {
@@ -77,7 +116,9 @@ TEST(Moe, LoadLoss) {
 }
 
 TEST(Moe, StaleGradientsAreOverwritten) {
-  expect_stale_overwritten(at::kCPU, at::kFloat, 24);
+  for (const ExpertActivation activation : kActivations) {
+    expect_stale_overwritten(at::kCPU, at::kFloat, 24, activation);
+  }
 }
 
 TEST(Moe, Loads) {
@@ -94,16 +135,9 @@ TEST(Moe, Capacity) {
 }
 
 TEST(Moe, DroppedPicksAddNothing) {
-  const MoeCase c = make_moe(20, 8, 12, 3, 2, at::kFloat, at::kCPU);
-  const MoeGate gate = moe_gate(c.logits, 2, MoeScore::softmax, false);
-  const at::Tensor kept = moe_drop(gate.ids, gate.weights, 3, 5);
-  EXPECT_GT(kept.lt(0).sum().item<int64_t>(), 0);
-  const at::Tensor weights = gate.weights.clone().requires_grad_();
-  const at::Tensor out = moe_experts(c.x, weights, moe_plan(kept, 3), c.up, c.up, c.down, c.down);
-  const at::Tensor want = reference::moe_experts(c.x, gate.weights, kept, c.up, c.down);
-  EXPECT_LE(largest_difference(out, want), 1e-5);
-  const at::Tensor grad = torch::autograd::grad({out}, {weights}, {c.grad_out})[0];
-  EXPECT_TRUE(at::equal(grad.ne(0), kept.ge(0)));
+  for (const ExpertActivation activation : kActivations) {
+    expect_dropped_add_nothing(make_moe(20, 8, 12, 3, 2, at::kFloat, at::kCPU, activation), 5);
+  }
 }
 
 TEST(Moe, Router) {
@@ -139,6 +173,15 @@ TEST(Moe, WrongInputIsNamed) {
   const at::Tensor weights = at::ones({4, 2});
   expect_message(error_of([&] { moe_experts(c.x, weights, plan, narrow, narrow, c.down, c.down); }),
                  {"hrm::moe_linear", "[3, 8, 4]"});
+  const auto swiglu = [&](const at::Tensor& up) {
+    return error_of([&] { moe_experts(c.x, weights, plan, up, up, c.down, c.down, ExpertActivation::swiglu); });
+  };
+  expect_message(swiglu(c.up.narrow(1, 0, 7)), {"hrm::moe_up_swiglu", "[3, 7, 8]"});
+  expect_message(swiglu(c.up), {"hrm::moe_linear", "[3, 8, 8]"});
+}
+
+TEST(Moe, WayIsNamed) {
+  EXPECT_EQ(moe_experts_way(at::kCPU, at::kFloat, 256, 256), "a product for each expert");
 }
 
 }  // namespace

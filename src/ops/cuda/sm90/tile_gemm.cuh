@@ -18,8 +18,9 @@
 //   kBoxes       permuted rows are loaded in kBoxes boxes of 256 / kBoxes rows, the second `box_distance` runs of 32
 //                rows after the first
 //   kLastFirst   tiles come in reverse order (see launch.cuh)
-//   kGrouped     every 128 rows have a weight of their own, of several that stand one below the other: see TileGroups
-//   kStores      the product is all there is to do: the consumers let the TMA store what they staged, as map_out says,
+//   kGrouped     every 128 rows have a weight of their own, of several that stand one below the other: see
+//   tile_groups.h kStores      the product is all there is to do: the consumers let the TMA store what they staged, as
+//   map_out says,
 //                columns below `width`; run() is not needed
 //   run(part, staging, wait, done), by a warp, for the 16 rows of a part: calls wait() before it reads the staging
 //     buffer and done() when it has read it.
@@ -29,6 +30,7 @@
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
+#include "ops/cuda/sm90/tile_groups.h"
 #include "ops/cuda/sm90/wgmma.cuh"
 
 namespace hrm::ops::cuda::sm90 {
@@ -37,14 +39,6 @@ enum class Weight {
   rows,           // (N, K)
   permuted_rows,  // (N, K), permuted on the way (elements.cuh)
   transposed      // (K, N)
-};
-
-// With kGrouped. Of `experts` weights, row tile i is multiplied with number tile_experts[i]; rows from `ends[0]`, a
-// multiple of 128, on are neither read nor written. Both are on the device, so the host need not know them.
-struct TileGroups {
-  const int* tile_experts;
-  const int* ends;
-  int weight_rows;  // rows of one weight as it is in memory
 };
 
 struct TileShape {
@@ -154,12 +148,11 @@ __global__ void __launch_bounds__(384, 1)
             } else if constexpr (Op::kWeight == Weight::rows) {
               tma_load(w, &map_w, barrier, kBlockK * k, weight_row + kColumns * slice);
             } else {
-              static_assert(!Op::kGrouped);
 #pragma unroll
               for (int box = 0; box < Op::kBoxes; ++box) {
                 constexpr int kRuns = 8 / Op::kBoxes;
                 tma_load(w + box * 32 * kRuns * 128, &map_w, barrier, kBlockK * k, 0, 0, 0,
-                         slice * kRuns + box * shape.box_distance);
+                         weight_row / 32 + slice * kRuns + box * shape.box_distance);
               }
             }
             at.advance();

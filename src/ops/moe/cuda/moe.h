@@ -1,6 +1,6 @@
 #pragma once
-// Kernels of hrm/ops/moe.h for every GPU: the gate, the plan, and the rows' way to the experts and back. See there for
-// the letters.
+// Kernels of hrm/ops/moe.h for every GPU: the gate, the plan, the rows' way to the experts and back, and the gradient
+// of the experts' weights. See there for the letters.
 
 #include <cuda_runtime.h>
 
@@ -114,6 +114,20 @@ struct MoeCombineBackward {
   Element element;
 };
 
+// grad[e] (m, n) += a[rows of e] (., m)^T @ b[rows of e] (., n), in float32.
+struct MoeGradient {
+  const void* a;
+  const void* b;
+  const int* starts;  // (experts + 1), multiples of 128
+  float* grad;        // (experts, m, n)
+  int64_t m, n;
+  int experts;
+  Element element;
+  bool tf32;       // float32 elements may be rounded to TF32
+  bool overwrite;  // grad = instead of +=
+};
+
+cudaError_t launch(const MoeGradient& p, cudaStream_t stream);
 cudaError_t launch(const MoeGateForward& p, cudaStream_t stream);
 cudaError_t launch(const MoeGateBackward& p, cudaStream_t stream);
 cudaError_t launch(const MoePlanParams& p, cudaStream_t stream);

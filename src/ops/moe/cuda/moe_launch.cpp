@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "hrm/ops/swiglu.h"
 #include "ops/cuda/launcher.h"
+#include "ops/cuda/sm90/tensor_map.h"
 #include "ops/moe/cuda/moe.h"
 #include "ops/moe/cuda/sm90/moe_experts.h"
 #include "ops/moe/moe_impl.h"
@@ -23,6 +25,13 @@ bool whole_packs(const at::Tensor& tensor) {
 cuda::sm90::ExpertTiles tiles_of(const at::Tensor& tile_experts, const at::Tensor& starts) {
   return {tile_experts.const_data_ptr<int>(), starts.const_data_ptr<int>(), tile_experts.size(0) * kMoeTile,
           starts.size(0) - 1};
+}
+
+// Products by ATen. Never read back: see composed::moe_linear.
+at::Tensor linear_by_library(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
+                             const at::Tensor& starts, bool transposed) {
+  const int major = cuda::sm90::current_device_attribute(cudaDevAttrComputeCapabilityMajor);
+  return composed::moe_linear(rows, weight, tile_experts, starts, transposed, major == 9 || major == 10);
 }
 
 GateResult moe_gate_cuda(const at::Tensor& logits, int64_t top_k, bool sigmoid, bool normalize,
@@ -187,7 +196,7 @@ at::Tensor moe_linear_cuda(const at::Tensor& rows, const at::Tensor& weight, con
                            const at::Tensor& starts, bool transposed) {
   check_moe_linear(rows, weight, tile_experts, starts, transposed);
   const c10::cuda::CUDAGuard guard(rows.device());
-  const auto compose = [&] { return composed::moe_linear(rows, weight, tile_experts, starts, transposed); };
+  const auto compose = [&] { return linear_by_library(rows, weight, tile_experts, starts, transposed); };
   if (!cuda::use_kernel(rows)) return compose();
   cuda::sm90::ExpertLinear params{};
   params.tiles = tiles_of(tile_experts, starts);
@@ -210,7 +219,7 @@ std::tuple<at::Tensor, at::Tensor> moe_up_cuda(const at::Tensor& xp, const at::T
   check_moe_linear(xp, up, tile_experts, starts, /*transposed=*/false);
   const c10::cuda::CUDAGuard guard(xp.device());
   const auto compose = [&]() -> std::tuple<at::Tensor, at::Tensor> {
-    return composed::gelu_and_slope(composed::moe_linear(xp, up, tile_experts, starts, /*transposed=*/false));
+    return composed::gelu_and_slope(linear_by_library(xp, up, tile_experts, starts, /*transposed=*/false));
   };
   if (!cuda::use_kernel(xp)) return compose();
   cuda::sm90::ExpertUp params{};
@@ -234,7 +243,7 @@ at::Tensor moe_up_backward_cuda(const at::Tensor& grad_y, const at::Tensor& down
   check_moe_linear(grad_y, down, tile_experts, starts, /*transposed=*/true);
   const c10::cuda::CUDAGuard guard(grad_y.device());
   const auto compose = [&] {
-    return composed::moe_linear(grad_y, down, tile_experts, starts, /*transposed=*/true) * slope;
+    return linear_by_library(grad_y, down, tile_experts, starts, /*transposed=*/true) * slope;
   };
   if (!cuda::use_kernel(grad_y)) return compose();
   cuda::sm90::ExpertUpBackward params{};
@@ -253,6 +262,83 @@ at::Tensor moe_up_backward_cuda(const at::Tensor& grad_y, const at::Tensor& down
   return grad_pre;
 }
 
+std::tuple<at::Tensor, at::Tensor> moe_up_swiglu_cuda(const at::Tensor& xp, const at::Tensor& gate_up,
+                                                      const at::Tensor& tile_experts, const at::Tensor& starts,
+                                                      bool keep) {
+  check_moe_up_swiglu(xp, gate_up, tile_experts, starts);
+  const c10::cuda::CUDAGuard guard(xp.device());
+  const auto compose = [&]() -> std::tuple<at::Tensor, at::Tensor> {
+    const at::Tensor kept = linear_by_library(xp, gate_up, tile_experts, starts, /*transposed=*/false);
+    return {swiglu(kept), keep ? kept : at::Tensor()};
+  };
+  if (!cuda::use_kernel(xp)) return compose();
+  cuda::sm90::ExpertSwiglu params{};
+  params.tiles = tiles_of(tile_experts, starts);
+  params.rows = xp.size(0);
+  params.width = gate_up.size(1) / 2;
+  params.inner = gate_up.size(2);
+  params.element = cuda::element_of(xp);
+  if (!cuda::sm90::fits(params)) return compose();
+  const at::Tensor from = cuda::aligned_rows(xp), by = cuda::aligned_rows(gate_up);
+  at::Tensor act = at::empty({params.rows, params.width}, from.options());
+  at::Tensor kept = keep ? at::empty({params.rows, 2 * params.width}, from.options()) : at::Tensor();
+  params.x = from.const_data_ptr();
+  params.weight = by.const_data_ptr();
+  params.act = act.mutable_data_ptr();
+  params.gate_up = keep ? kept.mutable_data_ptr() : nullptr;
+  C10_CUDA_CHECK(cuda::sm90::launch(params, cuda::current_stream()));
+  return {act, kept};
+}
+
+at::Tensor moe_up_swiglu_backward_cuda(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& kept,
+                                       const at::Tensor& tile_experts, const at::Tensor& starts) {
+  check_moe_up_swiglu_backward(grad_y, down, kept, tile_experts, starts);
+  const c10::cuda::CUDAGuard guard(grad_y.device());
+  const auto compose = [&] {
+    return swiglu_backward(linear_by_library(grad_y, down, tile_experts, starts, /*transposed=*/true), kept);
+  };
+  if (!cuda::use_kernel(grad_y)) return compose();
+  cuda::sm90::ExpertSwigluBackward params{};
+  params.tiles = tiles_of(tile_experts, starts);
+  params.rows = grad_y.size(0);
+  params.width = down.size(2);
+  params.inner = down.size(1);
+  params.element = cuda::element_of(grad_y);
+  if (!cuda::sm90::fits(params)) return compose();
+  const at::Tensor from = cuda::aligned_rows(grad_y), by = cuda::aligned_rows(down), of = cuda::aligned_rows(kept);
+  at::Tensor grad = at::empty(of.sizes(), of.options());
+  params.grad_out = from.const_data_ptr();
+  params.weight_down = by.const_data_ptr();
+  params.gate_up = of.const_data_ptr();
+  params.grad_gate_up = grad.mutable_data_ptr();
+  C10_CUDA_CHECK(cuda::sm90::launch(params, cuda::current_stream()));
+  return grad;
+}
+
+void moe_accumulate_portable_cuda(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b,
+                                  const at::Tensor& tile_experts, const at::Tensor& starts, bool overwrite) {
+  check_moe_accumulate(grad, a, b, starts);
+  const c10::cuda::CUDAGuard guard(grad.device());
+  if (!cuda::use_kernel(a) || grad.scalar_type() != at::kFloat) {
+    composed::moe_accumulate_(grad, a, b, tile_experts, starts, overwrite);
+    return;
+  }
+  const at::Tensor left = a.contiguous(), right = b.contiguous();
+  cuda::MoeGradient params{};
+  params.a = left.const_data_ptr();
+  params.b = right.const_data_ptr();
+  params.starts = starts.const_data_ptr<int>();
+  params.grad = grad.mutable_data_ptr<float>();
+  params.m = a.size(1);
+  params.n = b.size(1);
+  params.experts = static_cast<int>(grad.size(0));
+  params.element = cuda::element_of(a);
+  params.tf32 = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+                at::Float32Precision::TF32;
+  params.overwrite = overwrite;
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
+}
+
 void moe_accumulate_cuda(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b,
                          const at::Tensor& tile_experts, const at::Tensor& starts, bool overwrite) {
   check_moe_accumulate(grad, a, b, starts);
@@ -261,11 +347,11 @@ void moe_accumulate_cuda(const at::Tensor& grad, const at::Tensor& a, const at::
   params.tiles = tiles_of(tile_experts, starts);
   params.m = a.size(1);
   params.n = b.size(1);
-  if (cuda::has_element(a.scalar_type())) params.element = cuda::element_of(a);
   params.overwrite = overwrite;
+  if (cuda::has_element(a.scalar_type())) params.element = cuda::element_of(a);
   if (grad.scalar_type() == at::kFloat) params.grad = grad.mutable_data_ptr<float>();
   if (!cuda::use_kernel(a) || params.grad == nullptr || !cuda::sm90::fits(params)) {
-    composed::moe_accumulate_(grad, a, b, tile_experts, starts, overwrite);
+    moe_accumulate_portable_cuda(grad, a, b, tile_experts, starts, overwrite);
     return;
   }
   const at::Tensor left = cuda::aligned_rows(a), right = cuda::aligned_rows(b);
@@ -321,6 +407,11 @@ std::tuple<at::Tensor, at::Tensor> moe_combine_backward_cuda(const at::Tensor& g
 
 }  // namespace
 
+bool cuda::moe_has_tiles(at::Device device, at::ScalarType dtype, int64_t dim, int64_t inner) {
+  const c10::cuda::CUDAGuard guard(device);
+  return sm90::is_hopper() && (dtype == at::kBFloat16 || dtype == at::kHalf) && dim % 256 == 0 && inner % 256 == 0;
+}
+
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("moe_gate", &moe_gate_cuda);
   m.impl("moe_gate_backward", &moe_gate_backward_cuda);
@@ -331,8 +422,11 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("moe_gather", &moe_gather_cuda);
   m.impl("moe_up", &moe_up_cuda);
   m.impl("moe_up_backward", &moe_up_backward_cuda);
+  m.impl("moe_up_swiglu", &moe_up_swiglu_cuda);
+  m.impl("moe_up_swiglu_backward", &moe_up_swiglu_backward_cuda);
   m.impl("moe_linear", &moe_linear_cuda);
   m.impl("moe_accumulate_", &moe_accumulate_cuda);
+  m.impl("moe_accumulate_portable_", &moe_accumulate_portable_cuda);
   m.impl("moe_combine", &moe_combine_cuda);
   m.impl("moe_combine_backward", &moe_combine_backward_cuda);
   m.impl("moe_router", &moe_router_forward);

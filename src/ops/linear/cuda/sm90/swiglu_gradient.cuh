@@ -1,7 +1,8 @@
 #pragma once
 // The gradients of gate and up where that of act = silu(gate) * up is A (M, K) * W (K, F), in tiles of 128 rows x 256
-// columns: what follows the product is done by the warps in whose registers it is. (Three warps beside the product, as
-// tile_gemm.cuh has them, have no room for the gates and ups that must be under way to keep memory busy.)
+// columns, of one W or of one for each 128 rows (tile_groups.h): what follows the product is done by the warps in whose
+// registers it is. (Three warps beside the product, as tile_gemm.cuh has them, have no room for the gates and ups that
+// must be under way to keep memory busy.)
 //
 // Two warpgroups of a block, 64 rows each, for as many tiles as the block gets; one thread of a further warp loads A
 // and W. A warp has 16 rows of a tile, in eight units of 8 rows x 64 columns, one after the other: the TMA brings the
@@ -17,14 +18,16 @@
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
+#include "ops/cuda/sm90/tile_groups.h"
 #include "ops/cuda/sm90/wgmma.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 
 struct SwigluGradient {
   int64_t rows;
-  int blocks_k;  // 64 of K each
-  int slices;    // 256 columns each
+  int blocks_k;       // 64 of K each
+  int slices;         // 256 columns each
+  TileGroups groups;  // with kGrouped alone
 };
 
 constexpr int kSwigluGradientThreads = 288;
@@ -57,7 +60,7 @@ __device__ inline void differentiate_swiglu(uint32_t grad, uint32_t gate, uint32
 }
 
 // map_gate_up and map_grad: (rows, 2, F) in boxes of 8 x 2 x 64.
-template <Input kInput, int kStages, int kUnits>
+template <Input kInput, int kStages, int kUnits, bool kGrouped>
 __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
     swiglu_gradient_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                            const __grid_constant__ CUtensorMap map_gate_up,
@@ -73,7 +76,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
-  const int tiles = static_cast<int>((p.rows + 127) / 128) * p.slices;
+  int tiles = static_cast<int>((p.rows + 127) / 128) * p.slices;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -85,6 +88,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
   }
   __syncthreads();
   wait_for_earlier();
+  if constexpr (kGrouped) tiles = *p.groups.ends / 128 * p.slices;
 
   if (warp == 8) {
     if (lane == 0) {
@@ -93,13 +97,15 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
       RingPosition<kStages> at;
       for (int tile = first; tile < tiles; tile += blocks) {
         const int row = tile / p.slices * 128, slice = tile % p.slices;
+        int weight_row = 0;
+        if constexpr (kGrouped) weight_row = p.groups.tile_experts[tile / p.slices] * p.groups.weight_rows;
         for (int k = 0; k < p.blocks_k; ++k) {
           barrier_wait(&empty[at.stage], at.parity ^ 1);
           uint64_t* barrier = &full[at.stage];
           barrier_arrive_expect(barrier, kSwigluGradientStageBytes);
           uint8_t* a = ring + at.stage * kSwigluGradientStageBytes;
           tma_load(a, &map_a, barrier, 64 * k, row);
-          tma_load(a + 128 * 128, &map_w, barrier, 0, 64 * k, 4 * slice);
+          tma_load(a + 128 * 128, &map_w, barrier, 0, weight_row + 64 * k, 4 * slice);
           at.advance();
         }
       }
@@ -210,15 +216,17 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
 #endif
 }
 
-template <Input kInput, int kStages = 3, int kUnits = 5, class Params>
-cudaError_t start_swiglu_gradient(const Params& p, cudaStream_t stream) {
+// Queues the kernel. With kGrouped weight_down is `experts` weights (K, F), one below the other.
+template <Input kInput, int kStages = 3, int kUnits = 5, bool kGrouped = false, class Params>
+cudaError_t start_swiglu_gradient(const Params& p, cudaStream_t stream, const TileGroups& groups = {},
+                                  int64_t experts = 1) {
   CUtensorMap map_a, map_w, map_gate_up, map_grad;
   const auto encode_units = [&](CUtensorMap& map, const void* base) {
     return encode_map(map, base, MapElement::bits16, MapSwizzle::bytes128,
                       {{p.width, 0, 64}, {p.rows, 4 * p.width, 8}, {2, 2 * p.width, 2}});
   };
   cudaError_t error = encode_rows(map_a, p.grad_out, p.rows, p.inner, 128);
-  if (error == cudaSuccess) error = encode_column_chunks(map_w, p.weight_down, p.inner, p.width, 64, 4);
+  if (error == cudaSuccess) error = encode_column_chunks(map_w, p.weight_down, experts * p.inner, p.width, 64, 4);
   if (error == cudaSuccess) error = encode_units(map_gate_up, p.gate_up);
   if (error == cudaSuccess) error = encode_units(map_grad, p.grad_gate_up);
   if (error != cudaSuccess) return error;
@@ -226,9 +234,10 @@ cudaError_t start_swiglu_gradient(const Params& p, cudaStream_t stream) {
   params.rows = p.rows;
   params.blocks_k = static_cast<int>((p.inner + 63) / 64);
   params.slices = static_cast<int>(p.width / 256);
+  params.groups = groups;
   const int64_t tiles = (p.rows + 127) / 128 * params.slices;
   const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
-  return start(swiglu_gradient_kernel<kInput, kStages, kUnits>, blocks, kSwigluGradientThreads,
+  return start(swiglu_gradient_kernel<kInput, kStages, kUnits, kGrouped>, blocks, kSwigluGradientThreads,
                swiglu_gradient_shared_bytes(kStages, kUnits), 1, stream, map_a, map_w, map_gate_up, map_grad, params);
 }
 

@@ -11,7 +11,8 @@
 // of output 4 * kRun * s + kRun * q + i. (q, of 4, is the thread in its quad, see wgmma; i < kRun, s < 32 / kRun.) Runs
 // of 16 e4m3 or 8 16-bit outputs are stored as 16 bytes, and the quad's are 64 bytes in a row. As a tensor map over W
 // that is five dimensions: k, e (2, stride F rows), q (4, stride kRun rows), i (kRun, stride 1 row) and
-// s (F / (4 * kRun), stride 4 * kRun rows).
+// s (F / (4 * kRun), stride 4 * kRun rows). Of several weights one below the other, s runs on: weight number n begins
+// at s = n * 2F / (4 * kRun).
 //
 // The second warpgroup begins a tile after the first has begun its kLag-th stage, so that one of them multiplies while
 // the other computes act. Nobody waits in a circle: the stages that the first needs for that, kLag <= kStages, are
@@ -23,6 +24,7 @@
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
+#include "ops/cuda/sm90/tile_groups.h"
 #include "ops/cuda/sm90/wgmma.cuh"
 
 namespace hrm::ops::cuda::sm90 {
@@ -31,8 +33,9 @@ struct SwigluRegisters {
   void* act;  // (rows, width): e4m3 if the operands are, otherwise of their type
   int64_t rows;
   int64_t width;
-  int blocks_k;  // 128 bytes of K each; what is loaded beyond K is zero
-  int slices;    // 128 outputs each
+  int blocks_k;       // 128 bytes of K each; what is loaded beyond K is zero
+  int slices;         // 128 outputs each
+  TileGroups groups;  // with kGrouped alone: W is several weights [W_gate; W_up], one below the other
   // e4m3 operands only; slots are {scale, 1 / scale, amax, 0}.
   const float* x_slot;
   const float* weight_slot;
@@ -70,8 +73,8 @@ __device__ inline uint32_t gated_pair(uint32_t gate, uint32_t up) {
   return multiply_pairs<kRounded>(round_pair<kRounded>(y.x, y.y), up);
 }
 
-// kOperand: type of A and W. kRounded: bf16 or f16, that to which products are rounded.
-template <Input kOperand, Input kRounded, int kStages, int kLag>
+// kOperand: type of A and W. kRounded: bf16 or f16, that to which products are rounded. kGrouped: see TileGroups.
+template <Input kOperand, Input kRounded, int kStages, int kLag, bool kGrouped>
 __global__ void __launch_bounds__(kSwigluThreads, 1)
     swiglu_registers_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                             const SwigluRegisters p) {
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
-  const int tiles = static_cast<int>((p.rows + 127) / 128) * p.slices;
+  int tiles = static_cast<int>((p.rows + 127) / 128) * p.slices;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -101,6 +104,7 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
   }
   __syncthreads();
   wait_for_earlier();
+  if constexpr (kGrouped) tiles = *p.groups.ends / 128 * p.slices;
 
   if (warp == 8) {
     if (lane == 0) {
@@ -109,13 +113,17 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
       RingPosition<kStages> at;
       for (int index = first; index < tiles; index += blocks) {
         const int tile = tiles - 1 - index, row = tile / p.slices * 128, slice = tile % p.slices;
+        int run = slice * kRuns;
+        if constexpr (kGrouped) {
+          run += p.groups.tile_experts[tile / p.slices] * (p.groups.weight_rows / (4 * kRun));
+        }
         for (int k = 0; k < p.blocks_k; ++k) {
           barrier_wait(&empty[at.stage], at.parity ^ 1);
           uint64_t* barrier = &full[at.stage];
           barrier_arrive_expect(barrier, kSwigluStageBytes);
           uint8_t* a = ring + at.stage * kSwigluStageBytes;
           tma_load(a, &map_a, barrier, kBlockK * k, row);
-          tma_load(a + 128 * 128, &map_w, barrier, kBlockK * k, 0, 0, 0, slice * kRuns);
+          tma_load(a + 128 * 128, &map_w, barrier, kBlockK * k, 0, 0, 0, run);
           at.advance();
         }
       }
@@ -214,10 +222,11 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
 #endif
 }
 
-// Queues the kernel. width a multiple of 128; inner of 16 bytes. Slots only for e4m3.
-template <Input kOperand, Input kRounded, int kStages = 4, int kLag = kOperand == Input::e4m3 ? 3 : 2, class Params>
+// Queues the kernel. width a multiple of 128; inner of 16 bytes. Slots only for e4m3. `experts` weights with kGrouped.
+template <Input kOperand, Input kRounded, int kStages = 4, int kLag = kOperand == Input::e4m3 ? 3 : 2,
+          bool kGrouped = false, class Params>
 cudaError_t start_swiglu_registers(const Params& p, const float* x_slot, const float* weight_slot, float* act_slot,
-                                   cudaStream_t stream) {
+                                   cudaStream_t stream, const TileGroups& groups = {}, int64_t experts = 1) {
   constexpr MapElement kElement = kOperand == Input::e4m3 ? MapElement::bits8 : MapElement::bits16;
   constexpr int kBytes = bytes_of(kElement), kBlockK = 128 / kBytes, kRun = kSwigluRun<kOperand>;
   const int64_t stride = kBytes * p.inner;
@@ -229,7 +238,7 @@ cudaError_t start_swiglu_registers(const Params& p, const float* x_slot, const f
                         {2, p.width * stride, 2},
                         {4, kRun * stride, 4},
                         {kRun, stride, kRun},
-                        {p.width / (4 * kRun), 4 * kRun * stride, 32 / kRun}});
+                        {(2 * experts - 1) * (p.width / (4 * kRun)), 4 * kRun * stride, 32 / kRun}});
   }
   if (error != cudaSuccess) return error;
   SwigluRegisters params{};
@@ -241,9 +250,10 @@ cudaError_t start_swiglu_registers(const Params& p, const float* x_slot, const f
   params.x_slot = x_slot;
   params.weight_slot = weight_slot;
   params.act_slot = act_slot;
+  params.groups = groups;
   const int64_t tiles = (p.rows + 127) / 128 * params.slices;
   const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
-  return start(swiglu_registers_kernel<kOperand, kRounded, kStages, kLag>, blocks, kSwigluThreads,
+  return start(swiglu_registers_kernel<kOperand, kRounded, kStages, kLag, kGrouped>, blocks, kSwigluThreads,
                swiglu_registers_shared_bytes(kStages), 1, stream, map_a, map_w, params);
 }
 

@@ -91,12 +91,12 @@ __device__ inline uint32_t swiglu_pair(uint32_t gate, uint32_t up) {
 // act = silu(gate) * up, and, if kSave, gates and ups for the backward pass. A slice of W is 128 rows of the gate and
 // the same 128 of the up projection: chunks 0 to 15 of a staged row are gates, 16 to 31 the ups of the same outputs.
 // Two rows at a time, four times in one go, and the stores alone are conditional, so that the steps of all overlap.
-template <Input kType, bool kSave>
+template <Input kType, bool kSave, bool kGroups = false>
 struct LinearSwigluTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::permuted_rows;
   static constexpr int kColumns = 256, kBoxes = 2;
-  static constexpr bool kStores = false, kLastFirst = true, kGrouped = false;
+  static constexpr bool kStores = false, kLastFirst = !kGroups, kGrouped = kGroups;
 
   void* act;      // (rows, width)
   void* gate_up;  // (rows, 2 * width), if kSave

@@ -50,6 +50,32 @@ struct ExpertUpBackward {
   Element element;
 };
 
+// act (R, width) = silu(gate) * up of [gate, up] = x @ weight[e]^T, weight (experts, 2 * width, inner): the rows of
+// an expert's gate, then those of its up projection. gate_up (R, 2 * width): gates and ups themselves, or null.
+struct ExpertSwiglu {
+  ExpertTiles tiles;
+  const void* x;
+  const void* weight;
+  void* act;
+  void* gate_up;
+  int64_t rows;  // R
+  int64_t width, inner;
+  Element element;
+};
+
+// The gradients (R, 2 * width) of gate and up, where that of act is grad_out (R, inner) @ weight_down[e], weight_down
+// (experts, inner, width).
+struct ExpertSwigluBackward {
+  ExpertTiles tiles;
+  const void* grad_out;
+  const void* weight_down;
+  const void* gate_up;
+  void* grad_gate_up;
+  int64_t rows;  // R
+  int64_t width, inner;
+  Element element;
+};
+
 // grad[e] (M, N) float32 += a[rows of e] (., M)^T @ b[rows of e] (., N).
 struct ExpertGradient {
   ExpertTiles tiles;
@@ -65,12 +91,16 @@ struct ExpertGradient {
 bool fits(const ExpertLinear& p);
 bool fits(const ExpertUp& p);
 bool fits(const ExpertUpBackward& p);
+bool fits(const ExpertSwiglu& p);
+bool fits(const ExpertSwigluBackward& p);
 bool fits(const ExpertGradient& p);
 
 // Queue; all pointers aligned to 16 bytes. cudaErrorInvalidValue where they do not fit.
 cudaError_t launch(const ExpertLinear& p, cudaStream_t stream);
 cudaError_t launch(const ExpertUp& p, cudaStream_t stream);
 cudaError_t launch(const ExpertUpBackward& p, cudaStream_t stream);
+cudaError_t launch(const ExpertSwiglu& p, cudaStream_t stream);
+cudaError_t launch(const ExpertSwigluBackward& p, cudaStream_t stream);
 cudaError_t launch(const ExpertGradient& p, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda::sm90
