@@ -1,6 +1,6 @@
 #pragma once
 // The families of causal decoders that are read from folders of the transformers library: one row of facts for each.
-// docs/adding-a-model.md says how a row is added.
+// docs/adding-a-family.md says how a row is added.
 
 #include <cstdint>
 #include <span>
