@@ -2,10 +2,11 @@
 """Times a mixture-of-experts layer of hrm_train beside the same in PyTorch, forward and backward, taking turns.
 
     scripts/bench/compare_moe.py [--rounds 3] [--modes default,reduce-overhead] [--out results.json]
+    scripts/bench/compare_moe.py --activation swiglu
 
-Shapes: those of a few wide, many and very many narrow experts, 16,384 tokens, bf16. The PyTorch side
-(moe_reference.py) takes the best of --modes. hrm_train writes the weights' gradients in float32, PyTorch in
-bf16. Needs a GPU, and a python3 with torch for the other side.
+Shapes, all with 16,384 tokens and bf16. GELU: a few wide, many, and very many narrow experts. SwiGLU: the layers of
+Qwen3-30B-A3B, Mixtral-8x7B and OLMoE-1B-7B. The PyTorch side (moe_reference.py) takes the best of --modes. hrm_train
+writes the weights' gradients in float32, PyTorch in bf16. Needs a GPU, and a python3 with torch for the other side.
 """
 import json
 import pathlib
@@ -17,7 +18,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import command  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
-SHAPES = [(1024, 4096, 8, 2), (512, 2048, 32, 2), (1024, 1024, 64, 8)]
+SHAPES = {  # dim, width, experts, top-k
+    "gelu": [(1024, 4096, 8, 2), (512, 2048, 32, 2), (1024, 1024, 64, 8)],
+    "swiglu": [(2048, 768, 128, 8), (4096, 14336, 8, 2), (2048, 1024, 64, 8)],
+}
 
 
 def run(words):
@@ -31,6 +35,7 @@ def run(words):
 def main():
     parser = command.Parser(__doc__)
     parser.add_argument("--rounds", type=command.count(), default=3, help="turns of each side (default: %(default)s)")
+    parser.add_argument("--activation", default="gelu", choices=sorted(SHAPES), help="of the experts (default: %(default)s)")
     parser.add_argument("--modes", default="eager,default,max-autotune-no-cudagraphs", help="of PyTorch (default: %(default)s)")
     parser.add_argument("--tokens", type=command.count(), default=16384)
     parser.add_argument("--python", default=sys.executable, help="with torch (default: this one)")
@@ -41,8 +46,9 @@ def main():
     command.writable(args.out)
     modes, turns = args.modes.split(","), []
     for number in range(args.rounds):
-        for dim, width, experts, top_k in SHAPES:
-            shape = ["--tokens", args.tokens, "--dim", dim, "--width", width, "--experts", experts, "--top-k", top_k]
+        for dim, width, experts, top_k in SHAPES[args.activation]:
+            shape = ["--tokens", args.tokens, "--dim", dim, "--width", width, "--experts", experts, "--top-k", top_k,
+                     "--activation", args.activation]
             name = f"D{dim} F{width} E{experts} K{top_k}"
             sides = {}
             for mode in modes:

@@ -118,10 +118,10 @@ def read_sudoku(path, device):
             for key in ("question", "answer")]
 
 
-def read_built(folder, device):
-    """Tokens of a dataset directory that an official builder or `hrm_train data` wrote."""
+def read_built(folder, device, split="train"):
+    """Tokens of a dataset directory that an official builder or `hrm_train data` wrote, less one: as_batch adds it."""
     import numpy
-    return [torch.from_numpy(numpy.load(os.path.join(folder, "train", f"all__{name}.npy"))).to(device).long()
+    return [torch.from_numpy(numpy.load(os.path.join(folder, split, f"all__{name}.npy"))).to(device).long() - 1
             for name in ("inputs", "labels")]
 
 
@@ -384,7 +384,7 @@ class TimedWork:
         if train_data and os.path.isdir(train_data):
             tokens = read_built(train_data, device)
             pick = lambda: torch.randint(0, len(tokens[0]), (count,), device=device, generator=generator)  # noqa: E731
-            self.batches = [as_batch(*(x[index] - 1 for x in tokens)) for index in (pick() for _ in range(pool))]
+            self.batches = [as_batch(*(x[index] for x in tokens)) for index in (pick() for _ in range(pool))]
         elif train_data:
             questions, answers = read_sudoku(train_data, device)
             self.batches = [augmented(questions, answers, torch.randint(0, len(questions), (count,), device=device,

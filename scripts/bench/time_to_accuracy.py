@@ -3,8 +3,11 @@
 
     .venv/bin/python scripts/bench/time_to_accuracy.py --checkout HRM --dir runs/tta --sides official,ours --seeds 0,1
     .venv/bin/python scripts/bench/time_to_accuracy.py --model trm_mlp --checkout TinyRecursiveModels --dir runs/trm
+    .venv/bin/python scripts/bench/time_to_accuracy.py --model trm_att --grid maze --checkout TinyRecursiveModels \
+        --dir runs/maze --batch 128 --eval-batch 250
     scripts/bench/time_to_accuracy.py --dir runs/tta --report --picture curve.svg
 
+--grid maze reads dataset directories, as `hrm_train data maze` writes them; Sudoku is read from CSV files.
 --model hrm: 27 million parameters, learning rate 7e-5. trm_att and trm_mlp: 7 and 5 million, learning rate 1e-4, averaged
 weights (0.999). Weight decay 1.0, warm-up 2,000 steps (--lr and --warmup change them on both sides), --batch, --steps
 steps; both are evaluated on all test puzzles every --eval-every steps, by 16 segments. Only training counts as time:
@@ -33,7 +36,10 @@ import command  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-CONFIGS = {model: f"configs/puzzle/{model}_sudoku17.json" for model in ("hrm", "trm_att", "trm_mlp")}
+CONFIGS = {"sudoku": {model: f"configs/puzzle/{model}_sudoku17.json" for model in ("hrm", "trm_att", "trm_mlp")},
+           "maze": {model: f"configs/puzzle/{model}_maze30.json" for model in ("hrm", "trm_att")}}
+DATA = {"sudoku": ("data/sudoku/train_17clue_1k.csv", "data/sudoku/test_17clue_2k.csv"),
+        "maze": ("data/maze30", "data/maze30")}
 STOPPED = 75  # exit code: saved, start again
 MODES = ["eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 UNTIMED = 6  # steps after a start of the official code in which it compiles
@@ -73,10 +79,14 @@ def train_official(args):
     lines, state_file = args.dir / f"{name}_seed{seed}.jsonl", args.dir / f"{name}_seed{seed}.pt"
     cuda = args.device == "cuda"
     overrides = official_step.parsed(args.official_set)
-    official = official_step.Official(args.model, str(args.checkout), args.batch, args.mode, device=args.device, seed=seed,
-                                      dtype="bfloat16" if cuda else "float32", overrides=overrides, lr=args.lr,
+    official = official_step.Official(args.model, str(args.checkout), args.batch, args.mode, args.grid, args.device,
+                                      "bfloat16" if cuda else "float32", seed, args.lr, overrides=overrides,
                                       warmup_steps=args.warmup)
-    train, test = (official_step.read_sudoku(ROOT / p, args.device) for p in (args.train, args.test))
+    if args.grid == "maze":
+        train, test = (official_step.read_built(ROOT / p, args.device, split)
+                       for p, split in ((args.train, "train"), (args.test, "test")))
+    else:
+        train, test = (official_step.read_sudoku(ROOT / p, args.device) for p in (args.train, args.test))
     test = [x[:args.puzzles] for x in test] if args.puzzles else test
     generator = torch.Generator(device=args.device)
     generator.manual_seed(seed)
@@ -86,6 +96,8 @@ def train_official(args):
 
     def next_batch():
         index = torch.randint(0, len(train[0]), (args.batch,), device=args.device, generator=generator)
+        if args.grid == "maze":  # as the official builder leaves them: a folder may hold copies
+            return official_step.as_batch(*(x[index] for x in train))
         return official_step.augmented(*train, index, uniform)
 
     def wait():
@@ -164,9 +176,10 @@ def harvest(args, name, seed):
 
 def train_ours(args, name, overrides, seed, environment):
     log_every = next(n for n in (50, 25, 20, 10, 5, 2, 1) if args.eval_every % n == 0)
-    words = [str(args.binary), "train", "--config", CONFIGS[args.model], f"run.dir={args.dir}", f"run.name={name}_seed{seed}",
+    words = [str(args.binary), "train", "--config", CONFIGS[args.grid][args.model], f"run.dir={args.dir}", f"run.name={name}_seed{seed}",
              f"run.seed={seed}", f"data.train={args.train}", f"data.test={args.test}", f"train.steps={args.steps}",
-               f"train.global_batch_size={args.batch}", f"optim.warmup_steps={min(args.warmup, args.steps)}",
+               f"train.global_batch_size={args.batch}", f"train.micro_batch_size={args.batch}",
+               f"optim.warmup_steps={min(args.warmup, args.steps)}",
                *([f"optim.lr={args.lr}", f"optim.puzzle_emb_lr={args.lr}"] if args.lr else []),
                f"train.log_every={log_every}", f"train.eval_every={args.eval_every}", "train.keep_checkpoints=1",
                "train.checkpoint_every=0", f"train.max_seconds={max(1.0, args.deadline - time.time() - args.startup)}",
@@ -266,7 +279,9 @@ def report(args):
 def main():
     parser = command.Parser(__doc__)
     parser.add_argument("--dir", type=pathlib.Path, required=True, help="folder of the runs and their results")
-    parser.add_argument("--model", default="hrm", choices=sorted(CONFIGS), help="of both sides (default: %(default)s)")
+    parser.add_argument("--model", default="hrm", choices=sorted(CONFIGS["sudoku"]),
+                        help="of both sides (default: %(default)s)")
+    parser.add_argument("--grid", default="sudoku", choices=sorted(CONFIGS), help="puzzles (default: %(default)s)")
     parser.add_argument("--checkout", type=pathlib.Path, metavar="PATH", help="of the official code of the model")
     parser.add_argument("--sides", default="official,ours",
                         help="official, and names of ours (default: %(default)s)")
@@ -282,10 +297,9 @@ def main():
     parser.add_argument("--mode", default="default", choices=MODES,
                         help="how the official code is compiled (default: %(default)s)")
     parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
-    parser.add_argument("--train", default="data/sudoku/train_17clue_1k.csv", metavar="CSV",
-                        help="training puzzles (default: %(default)s)")
-    parser.add_argument("--test", default="data/sudoku/test_17clue_2k.csv", metavar="CSV",
-                        help="test puzzles (default: %(default)s)")
+    for split, which in (("train", 0), ("test", 1)):
+        parser.add_argument(f"--{split}", metavar="PATH", help=f"{split}ing puzzles: a CSV file of Sudoku, or a directory of "
+                            f"mazes (default: {DATA['sudoku'][which]} or {DATA['maze'][which]})")
     parser.add_argument("--batch", type=command.count(), default=384, help="of both sides (default: %(default)s)")
     parser.add_argument("--eval-batch", type=command.count(), default=1000,
                         help="batch of our evaluations (default: %(default)s)")
@@ -303,6 +317,10 @@ def main():
     parser.add_argument("--deadline", type=float, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.dir = args.dir.resolve()
+    args.train, args.test = (given or DATA[args.grid][i] for i, given in enumerate((args.train, args.test)))
+    if args.model not in CONFIGS[args.grid]:
+        parser.error(f"--model {args.model} has no recipe for --grid {args.grid}; give " +
+                     " or ".join(CONFIGS[args.grid]))
     if args.picture and not args.report:
         parser.error("--picture needs --report")
     if args.report:
@@ -329,8 +347,10 @@ def main():
     if args.worker is not None:
         return train_official(args)
     for path in (args.train, args.test):
-        if not (ROOT / path).is_file():
+        if args.grid == "sudoku" and not (ROOT / path).is_file():
             raise command.Failure(command.DATA, f"{path} does not exist; give a CSV file of puzzles")
+        if args.grid == "maze" and not (ROOT / path / "identifiers.json").is_file():
+            raise command.Failure(command.DATA, f"{path} is no dataset directory; make one with hrm_train data maze")
     args.binary = command.program(args.binary)
     visible_gpus(args)
     args.dir.mkdir(parents=True, exist_ok=True)

@@ -685,6 +685,8 @@ class WrongInput(unittest.TestCase):
         self.refused(script, 2, "a name of its own", "--dir", self.dir, "--sides", "ours,ours")
         self.refused(script, 3, "is no program", *ours, "--binary", "/no/hrm_train")
         self.refused(script, 4, "no.csv does not exist", *ours, "--train", "no.csv")
+        self.refused(script, 2, "no recipe for --grid maze; give hrm or trm_att", *ours, "--grid", "maze", "--model", "trm_mlp")
+        self.refused(script, 4, "hrm_train data maze", *ours, "--grid", "maze", "--test", "configs")
         self.refused(script, 4, "holds no results", "--dir", self.dir, "--report")
         (self.dir / "ours_seed0.jsonl").write_text('{"step": 1}\n{\n')
         self.refused(script, 4, "line 2", "--dir", self.dir, "--report")
