@@ -283,6 +283,22 @@ TEST(KernelsAloneGpu, MoeExperts) {
   }
 }
 
+TEST(KernelsAloneGpu, MoePortableProduct) {
+  HRM_NEEDS_GPU();
+  for (const int64_t dim : {136, 13}) {
+    const MoeCase c = make_moe(300, dim, dim, 4, 2, at::kBFloat16, at::kCUDA);
+    const MoePlan plan = moe_plan(moe_gate(c.logits, 2, MoeScore::softmax, false).ids, 4);
+    const at::Tensor rows = moe_gather(c.x, plan.picks, plan.starts, 2);
+    const int64_t used = plan.starts[4].item<int64_t>();
+    for (const bool transposed : {false, true}) {
+      const auto run = [&] {
+        return Tensors{moe_linear_portable(rows, c.up, plan.tile_experts, plan.starts, transposed).narrow(0, 0, used)};
+      };
+      expect_same_each_time(run, kTimes, cat("D ", dim, " transposed ", transposed));
+    }
+  }
+}
+
 TEST(KernelsAloneGpu, MoePortableGradient) {
   HRM_NEEDS_GPU();
   for (const int64_t dim : {136, 13}) {

@@ -213,6 +213,12 @@ at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at
   return op(rows, weight, tile_experts, starts, transposed);
 }
 
+at::Tensor moe_linear_portable(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
+                               const at::Tensor& starts, bool transposed) {
+  static const Op<Product> op("hrm::moe_linear_portable");
+  return op(rows, weight, tile_experts, starts, transposed);
+}
+
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
                      const at::Tensor& starts, bool overwrite) {
   static const Op<Accumulate> op("hrm::moe_accumulate_");
@@ -473,6 +479,8 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
       "Tensor grad");
   m.def("moe_linear(Tensor rows, Tensor weight, Tensor tile_experts, Tensor starts, bool transposed) -> Tensor");
   m.def(
+      "moe_linear_portable(Tensor rows, Tensor weight, Tensor tile_experts, Tensor starts, bool transposed) -> Tensor");
+  m.def(
       "moe_accumulate_(Tensor(a!) grad, Tensor a, Tensor b, Tensor tile_experts, Tensor starts, "
       "bool overwrite=False) -> ()");
   m.def(
@@ -502,6 +510,7 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("moe_up_swiglu", &moe_up_swiglu_cpu);
   m.impl("moe_up_swiglu_backward", &moe_up_swiglu_backward_cpu);
   m.impl("moe_linear", &moe_linear_cpu);
+  m.impl("moe_linear_portable", &moe_linear_cpu);
   m.impl("moe_accumulate_", &moe_accumulate_cpu);
   m.impl("moe_accumulate_portable_", &moe_accumulate_cpu);
   m.impl("moe_combine", &moe_combine_cpu);

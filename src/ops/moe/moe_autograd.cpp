@@ -221,8 +221,8 @@ TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("moe_jitter", &moe_jitter_autograd);
   m.impl("moe_load_loss_", &moe_load_loss_autograd);
   for (const char* op : {"moe_gate_backward", "moe_plan", "moe_gather", "moe_up", "moe_up_backward", "moe_up_swiglu",
-                         "moe_up_swiglu_backward", "moe_linear", "moe_accumulate_", "moe_accumulate_portable_",
-                         "moe_combine", "moe_combine_backward", "moe_loads_"}) {
+                         "moe_up_swiglu_backward", "moe_linear", "moe_linear_portable", "moe_accumulate_",
+                         "moe_accumulate_portable_", "moe_combine", "moe_combine_backward", "moe_loads_"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

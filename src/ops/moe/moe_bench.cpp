@@ -151,6 +151,7 @@ std::vector<BenchOp> moe_cases() {
       {"hrm::moe_up_swiglu", moe_up_swiglu},
       {"hrm::moe_up_swiglu_backward", moe_up_swiglu_backward},
       {"hrm::moe_linear", moe_linear},
+      {"hrm::moe_linear_portable", moe_linear},
       {"hrm::moe_accumulate_", moe_accumulate},
       {"hrm::moe_accumulate_portable_", moe_accumulate},
       {"hrm::moe_combine", moe_combine},

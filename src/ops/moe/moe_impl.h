@@ -30,6 +30,9 @@ at::Tensor moe_up_swiglu_backward(const at::Tensor& grad_y, const at::Tensor& do
 // rows (R, K) @ weight[e]^T, weight (E, N, K); or with `transposed` @ weight[e], weight (E, K, N). (R, N).
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed);
+// The same by the kernel that every GPU has, also where a better one fits: to measure and test it.
+at::Tensor moe_linear_portable(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
+                               const at::Tensor& starts, bool transposed);
 // grad[e] += a[rows of e]^T @ b[rows of e], in float32; with `overwrite` =. grad (E, M, N), a (R, M), b (R, N).
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
                      const at::Tensor& starts, bool overwrite = false);
@@ -102,8 +105,9 @@ namespace composed {
 
 PlanResult moe_plan(const at::Tensor& ids, int64_t experts);
 at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, int64_t top_k);
-// may_group: by at::_grouped_mm where it takes the sizes. On GPUs other than Hopper and Blackwell that reads the
-// groups' ends on the host.
+// may_group: by at::_grouped_mm where it takes the sizes (can_group). On GPUs other than Hopper and Blackwell that
+// reads the groups' ends on the host. Otherwise each 128 rows have a product with a copy of their expert's weight.
+bool can_group(const at::Tensor& rows, const at::Tensor& weight);
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed, bool may_group);
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,

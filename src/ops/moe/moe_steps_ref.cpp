@@ -109,9 +109,13 @@ at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, int64_t top_
   return x.index_select(0, token).masked_fill_(picks.lt(0).unsqueeze(1), 0);
 }
 
+bool can_group(const at::Tensor& rows, const at::Tensor& weight) {
+  return rows.scalar_type() == at::kBFloat16 && rows.size(1) % 8 == 0 && weight.size(2) % 8 == 0;
+}
+
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed, bool may_group) {
-  if (may_group && rows.scalar_type() == at::kBFloat16 && rows.size(1) % 8 == 0 && weight.size(2) % 8 == 0) {
+  if (may_group && can_group(rows, weight)) {
     const at::Tensor ends = starts.narrow(0, 1, weight.size(0));
     return at::_grouped_mm(rows, transposed ? weight : weight.transpose(1, 2), ends);
   }

@@ -104,6 +104,46 @@ TEST(MoeGpu, PortableGradients) {
   }
 }
 
+// The portable product, also where a better kernel would fit, against one in float64; and with TF32.
+TEST(MoeGpu, PortableProducts) {
+  HRM_NEEDS_GPU();
+  struct Sizes {
+    int64_t tokens, inner, width, experts, top_k;
+  };
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const bool tf32 : {false, true}) {
+      if (tf32 && dtype != at::kFloat) continue;
+      const WithoutTf32 restored;
+      if (tf32) at::globalContext().setFloat32MatmulPrecision("high");
+      for (const Sizes& s : {Sizes{700, 256, 512, 6, 2}, Sizes{77, 40, 72, 5, 2}, Sizes{500, 136, 264, 4, 1},
+                             Sizes{20, 13, 9, 3, 2}, Sizes{1, 1, 1, 1, 1}, Sizes{900, 129, 127, 3, 3}}) {
+        at::Tensor logits = normal({s.tokens, s.experts}, 9, at::kFloat, at::kCUDA);
+        if (s.experts > s.top_k) logits.select(1, 0).sub_(100);  // an expert without tokens
+        const MoePlan plan = moe_plan(moe_gate(logits, s.top_k, MoeScore::softmax, false).ids, s.experts);
+        const at::Tensor rows = normal({plan.picks.size(0), s.inner}, 1, dtype, at::kCUDA);
+        const int64_t used = plan.starts[s.experts].item<int64_t>();
+        for (const bool transposed : {false, true}) {
+          const at::Tensor weight = normal(transposed ? std::vector<int64_t>{s.experts, s.inner, s.width}
+                                                      : std::vector<int64_t>{s.experts, s.width, s.inner},
+                                           2, dtype, at::kCUDA);
+          const at::Tensor out = moe_linear_portable(rows, weight, plan.tile_experts, plan.starts, transposed);
+          const at::Tensor want = composed::moe_linear(rows.to(at::kDouble), weight.to(at::kDouble), plan.tile_experts,
+                                                       plan.starts, transposed, /*may_group=*/false);
+          ASSERT_EQ(out.sizes(), want.sizes());
+          const at::Tensor error = (out.to(at::kDouble) - want).narrow(0, 0, used).abs();
+          // A rounding of the result, and those of the float32 sum.
+          const double rounding = tf32 ? 0x1p-10 : dtype == at::kFloat ? 0x1p-22 : unit_roundoff(dtype);
+          const at::Tensor bound =
+              want.narrow(0, 0, used).abs() * rounding + std::sqrt(static_cast<double>(s.inner)) * (tf32 ? 4e-3 : 2e-5);
+          EXPECT_TRUE(error.le(bound).all().item<bool>())
+              << dtype << (tf32 ? " tf32" : "") << " K" << s.inner << " N" << s.width << " transposed " << transposed
+              << ": " << describe_element(out, want, error.argmax().item<int64_t>());
+        }
+      }
+    }
+  }
+}
+
 TEST(MoeGpu, EmptyAndCrowdedExperts) {
   HRM_NEEDS_GPU();
   for (const ExpertActivation activation : kActivations) {

@@ -1,6 +1,6 @@
 #pragma once
-// Kernels of hrm/ops/moe.h for every GPU: the gate, the plan, the rows' way to the experts and back, and the gradient
-// of the experts' weights. See there for the letters.
+// Kernels of hrm/ops/moe.h for every GPU: the gate, the plan, the rows' way to the experts and back, their products,
+// and the gradient of the experts' weights. See there for the letters.
 
 #include <cuda_runtime.h>
 
@@ -114,6 +114,20 @@ struct MoeCombineBackward {
   Element element;
 };
 
+// out (., n) = rows (., k) @ weight[e]^T of the expert e that owns them; transposed: @ weight[e]. Rows behind all
+// experts are not written.
+struct MoeProduct {
+  const void* rows;
+  const void* weight;  // (experts, n, k); transposed: (experts, k, n)
+  void* out;
+  const int* tile_experts;  // (tiles): of each 128 rows
+  const int* end;           // behind the last expert's rows
+  int64_t tiles, n, k;
+  Element element;
+  bool transposed;
+  bool tf32;  // float32 elements may be rounded to TF32
+};
+
 // grad[e] (m, n) += a[rows of e] (., m)^T @ b[rows of e] (., n), in float32.
 struct MoeGradient {
   const void* a;
@@ -127,6 +141,7 @@ struct MoeGradient {
   bool overwrite;  // grad = instead of +=
 };
 
+cudaError_t launch(const MoeProduct& p, cudaStream_t stream);
 cudaError_t launch(const MoeGradient& p, cudaStream_t stream);
 cudaError_t launch(const MoeGateForward& p, cudaStream_t stream);
 cudaError_t launch(const MoeGateBackward& p, cudaStream_t stream);

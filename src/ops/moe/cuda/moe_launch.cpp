@@ -27,11 +27,46 @@ cuda::sm90::ExpertTiles tiles_of(const at::Tensor& tile_experts, const at::Tenso
           starts.size(0) - 1};
 }
 
-// Products by ATen. Never read back: see composed::moe_linear.
-at::Tensor linear_by_library(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
-                             const at::Tensor& starts, bool transposed) {
+// Whether float32 products may round their factors to TF32.
+bool tf32_allowed() {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+         at::Float32Precision::TF32;
+}
+
+at::Tensor moe_linear_portable_cuda(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
+                                    const at::Tensor& starts, bool transposed) {
+  check_moe_linear(rows, weight, tile_experts, starts, transposed);
+  const c10::cuda::CUDAGuard guard(rows.device());
+  if (!cuda::use_kernel(rows)) {
+    return composed::moe_linear(rows, weight, tile_experts, starts, transposed, /*may_group=*/false);
+  }
+  const at::Tensor from = rows.contiguous(), by = weight.contiguous();
+  at::Tensor out = at::empty({rows.size(0), weight.size(transposed ? 2 : 1)}, from.options());
+  cuda::MoeProduct params{};
+  params.rows = from.const_data_ptr();
+  params.weight = by.const_data_ptr();
+  params.out = out.mutable_data_ptr();
+  params.tile_experts = tile_experts.const_data_ptr<int>();
+  params.end = starts.const_data_ptr<int>() + starts.size(0) - 1;
+  params.tiles = tile_experts.size(0);
+  params.n = out.size(1);
+  params.k = rows.size(1);
+  params.element = cuda::element_of(rows);
+  params.transposed = transposed;
+  params.tf32 = tf32_allowed();
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
+  return out;
+}
+
+// Products that the tiles of a Hopper GPU do not take. at::_grouped_mm is faster where it needs no answer from the
+// device: see composed::moe_linear.
+at::Tensor linear_without_tiles(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
+                                const at::Tensor& starts, bool transposed) {
   const int major = cuda::sm90::current_device_attribute(cudaDevAttrComputeCapabilityMajor);
-  return composed::moe_linear(rows, weight, tile_experts, starts, transposed, major == 9 || major == 10);
+  if ((major == 9 || major == 10) && composed::can_group(rows, weight)) {
+    return composed::moe_linear(rows, weight, tile_experts, starts, transposed, /*may_group=*/true);
+  }
+  return moe_linear_portable_cuda(rows, weight, tile_experts, starts, transposed);
 }
 
 GateResult moe_gate_cuda(const at::Tensor& logits, int64_t top_k, bool sigmoid, bool normalize,
@@ -196,7 +231,7 @@ at::Tensor moe_linear_cuda(const at::Tensor& rows, const at::Tensor& weight, con
                            const at::Tensor& starts, bool transposed) {
   check_moe_linear(rows, weight, tile_experts, starts, transposed);
   const c10::cuda::CUDAGuard guard(rows.device());
-  const auto compose = [&] { return linear_by_library(rows, weight, tile_experts, starts, transposed); };
+  const auto compose = [&] { return linear_without_tiles(rows, weight, tile_experts, starts, transposed); };
   if (!cuda::use_kernel(rows)) return compose();
   cuda::sm90::ExpertLinear params{};
   params.tiles = tiles_of(tile_experts, starts);
@@ -219,7 +254,7 @@ std::tuple<at::Tensor, at::Tensor> moe_up_cuda(const at::Tensor& xp, const at::T
   check_moe_linear(xp, up, tile_experts, starts, /*transposed=*/false);
   const c10::cuda::CUDAGuard guard(xp.device());
   const auto compose = [&]() -> std::tuple<at::Tensor, at::Tensor> {
-    return composed::gelu_and_slope(linear_by_library(xp, up, tile_experts, starts, /*transposed=*/false));
+    return composed::gelu_and_slope(linear_without_tiles(xp, up, tile_experts, starts, /*transposed=*/false));
   };
   if (!cuda::use_kernel(xp)) return compose();
   cuda::sm90::ExpertUp params{};
@@ -243,7 +278,7 @@ at::Tensor moe_up_backward_cuda(const at::Tensor& grad_y, const at::Tensor& down
   check_moe_linear(grad_y, down, tile_experts, starts, /*transposed=*/true);
   const c10::cuda::CUDAGuard guard(grad_y.device());
   const auto compose = [&] {
-    return linear_by_library(grad_y, down, tile_experts, starts, /*transposed=*/true) * slope;
+    return linear_without_tiles(grad_y, down, tile_experts, starts, /*transposed=*/true) * slope;
   };
   if (!cuda::use_kernel(grad_y)) return compose();
   cuda::sm90::ExpertUpBackward params{};
@@ -268,7 +303,7 @@ std::tuple<at::Tensor, at::Tensor> moe_up_swiglu_cuda(const at::Tensor& xp, cons
   check_moe_up_swiglu(xp, gate_up, tile_experts, starts);
   const c10::cuda::CUDAGuard guard(xp.device());
   const auto compose = [&]() -> std::tuple<at::Tensor, at::Tensor> {
-    const at::Tensor kept = linear_by_library(xp, gate_up, tile_experts, starts, /*transposed=*/false);
+    const at::Tensor kept = linear_without_tiles(xp, gate_up, tile_experts, starts, /*transposed=*/false);
     return {swiglu(kept), keep ? kept : at::Tensor()};
   };
   if (!cuda::use_kernel(xp)) return compose();
@@ -295,7 +330,7 @@ at::Tensor moe_up_swiglu_backward_cuda(const at::Tensor& grad_y, const at::Tenso
   check_moe_up_swiglu_backward(grad_y, down, kept, tile_experts, starts);
   const c10::cuda::CUDAGuard guard(grad_y.device());
   const auto compose = [&] {
-    return swiglu_backward(linear_by_library(grad_y, down, tile_experts, starts, /*transposed=*/true), kept);
+    return swiglu_backward(linear_without_tiles(grad_y, down, tile_experts, starts, /*transposed=*/true), kept);
   };
   if (!cuda::use_kernel(grad_y)) return compose();
   cuda::sm90::ExpertSwigluBackward params{};
@@ -333,8 +368,7 @@ void moe_accumulate_portable_cuda(const at::Tensor& grad, const at::Tensor& a, c
   params.n = b.size(1);
   params.experts = static_cast<int>(grad.size(0));
   params.element = cuda::element_of(a);
-  params.tf32 = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
-                at::Float32Precision::TF32;
+  params.tf32 = tf32_allowed();
   params.overwrite = overwrite;
   C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
 }
@@ -425,6 +459,7 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("moe_up_swiglu", &moe_up_swiglu_cuda);
   m.impl("moe_up_swiglu_backward", &moe_up_swiglu_backward_cuda);
   m.impl("moe_linear", &moe_linear_cuda);
+  m.impl("moe_linear_portable", &moe_linear_portable_cuda);
   m.impl("moe_accumulate_", &moe_accumulate_cuda);
   m.impl("moe_accumulate_portable_", &moe_accumulate_portable_cuda);
   m.impl("moe_combine", &moe_combine_cuda);
