@@ -280,6 +280,18 @@ TEST(MoeGpu, DroppedPicksLarge) {
   }
 }
 
+// Weights with more than sixteen slices, whose tiles are worked on in bands: full ones, one that ends with the rows,
+// and experts that share one.
+TEST(MoeGpu, WideExperts) {
+  HRM_NEEDS_GPU();
+  for (const ExpertActivation activation : kActivations) {
+    for (const int64_t tokens : {1, 130, 1500}) {
+      const MoeCase c = make_moe(tokens, 256, 4608, 3, 2, at::kBFloat16, at::kCUDA, activation);
+      expect_good_moe(c, cat("wide, T", tokens, " ", name_of(activation)));
+    }
+  }
+}
+
 // The widths of Qwen3-30B-A3B, with fewer experts and tokens: all products are tiles on a Hopper GPU.
 TEST(MoeGpu, WidthsOfALargeModel) {
   HRM_NEEDS_GPU();

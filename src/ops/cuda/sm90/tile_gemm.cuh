@@ -31,6 +31,7 @@
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/tile_groups.h"
+#include "ops/cuda/sm90/tile_order.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
 
 namespace hrm::ops::cuda::sm90 {
@@ -47,6 +48,7 @@ struct TileShape {
   int blocks_k;      // 128 bytes of K each; what is loaded beyond K is zero
   int slices;        // kColumns of N each
   int box_distance;  // see Op::kBoxes
+  int band;          // with kGrouped, see place_in_bands
 };
 
 // What a warp of the epilogue works on: rows first_row to first_row + 15, columns of one slice.
@@ -105,8 +107,12 @@ __global__ void __launch_bounds__(384, 1)
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
-  int tiles = static_cast<int>((shape.rows + 127) / 128) * shape.slices;
-  const auto in_order = [&](int index) { return Op::kLastFirst ? tiles - 1 - index : index; };
+  int row_tiles = static_cast<int>((shape.rows + 127) / 128), tiles = row_tiles * shape.slices;
+  const auto place = [&](int index) {
+    const int tile = Op::kLastFirst ? tiles - 1 - index : index;
+    return Op::kGrouped ? place_in_bands(tile, shape.slices, shape.band, row_tiles)
+                        : place_by_slices(tile, shape.slices);
+  };
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -119,7 +125,10 @@ __global__ void __launch_bounds__(384, 1)
   }
   __syncthreads();
   wait_for_earlier();
-  if constexpr (Op::kGrouped) tiles = *shape.groups.ends / 128 * shape.slices;
+  if constexpr (Op::kGrouped) {
+    row_tiles = *shape.groups.ends / 128;
+    tiles = row_tiles * shape.slices;
+  }
 
   constexpr bool k8Bits = Op::kInput == Input::e4m3;
   constexpr int kBlockK = k8Bits ? 128 : 64;  // 128 bytes
@@ -131,11 +140,10 @@ __global__ void __launch_bounds__(384, 1)
         tma_prefetch_map(&map_w);
         RingPosition<kStages> at;
         for (int index = first; index < tiles; index += blocks) {
-          const int tile = in_order(index), row = tile / shape.slices * 128, slice = tile % shape.slices;
+          const TilePlace tile = place(index);
+          const int row = tile.row * 128, slice = tile.slice;
           int weight_row = 0;
-          if constexpr (Op::kGrouped) {
-            weight_row = shape.groups.tile_experts[tile / shape.slices] * shape.groups.weight_rows;
-          }
+          if constexpr (Op::kGrouped) weight_row = shape.groups.tile_experts[tile.row] * shape.groups.weight_rows;
           for (int k = 0; k < shape.blocks_k; ++k) {
             barrier_wait(&empty[at.stage], at.parity ^ 1);
             uint64_t* barrier = &full[at.stage];
@@ -165,9 +173,10 @@ __global__ void __launch_bounds__(384, 1)
       const auto locate = [&](int index, TilePart& where) {
         where.iteration = index / 8;
         where.part = index % 8;
-        const int at = first + where.iteration * blocks, tile = in_order(at);
-        where.first_row = int64_t{tile / shape.slices} * 128 + 16 * where.part;
-        where.slice = tile % shape.slices;
+        const int at = first + where.iteration * blocks;
+        const TilePlace tile = place(at);
+        where.first_row = int64_t{tile.row} * 128 + 16 * where.part;
+        where.slice = tile.slice;
         return at < tiles;
       };
       TilePart where;
@@ -250,8 +259,8 @@ __global__ void __launch_bounds__(384, 1)
         }
         fence_async_shared();
         __syncwarp();
-        const int tile = in_order(index);
-        const int row = tile / shape.slices * 128 + 16 * part, column = tile % shape.slices * kColumns;
+        const TilePlace tile = place(index);
+        const int row = tile.row * 128 + 16 * part, column = tile.slice * kColumns;
         if (lane == 0) {
 #pragma unroll
           for (int block = 0; block < kColumns / 64; ++block) {
@@ -299,6 +308,7 @@ cudaError_t start_tiles(const CUtensorMap& map_a, const CUtensorMap& map_w, int6
   shape.blocks_k = static_cast<int>((inner + kBlockK - 1) / kBlockK);
   shape.slices = static_cast<int>(slices);
   shape.box_distance = static_cast<int>(box_distance);
+  shape.band = tile_band(slices);
   const int64_t tiles = (rows + 127) / 128 * slices;
   const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
   return start(tile_kernel<Op, kStages>, blocks, 384, tile_shared_bytes<Op>(kStages), 1, stream, map_a, map_w, shape,

@@ -19,6 +19,7 @@
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/tile_groups.h"
+#include "ops/cuda/sm90/tile_order.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
 
 namespace hrm::ops::cuda::sm90 {
@@ -27,7 +28,8 @@ struct SwigluGradient {
   int64_t rows;
   int blocks_k;       // 64 of K each
   int slices;         // 256 columns each
-  TileGroups groups;  // with kGrouped alone
+  TileGroups groups;  // with kGrouped alone, as `band`: see place_in_bands
+  int band;
 };
 
 constexpr int kSwigluGradientThreads = 288;
@@ -76,7 +78,10 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
-  int tiles = static_cast<int>((p.rows + 127) / 128) * p.slices;
+  int row_tiles = static_cast<int>((p.rows + 127) / 128), tiles = row_tiles * p.slices;
+  const auto place_of = [&](int tile) {
+    return kGrouped ? place_in_bands(tile, p.slices, p.band, row_tiles) : place_by_slices(tile, p.slices);
+  };
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -88,7 +93,10 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
   }
   __syncthreads();
   wait_for_earlier();
-  if constexpr (kGrouped) tiles = *p.groups.ends / 128 * p.slices;
+  if constexpr (kGrouped) {
+    row_tiles = *p.groups.ends / 128;
+    tiles = row_tiles * p.slices;
+  }
 
   if (warp == 8) {
     if (lane == 0) {
@@ -96,16 +104,16 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
       tma_prefetch_map(&map_w);
       RingPosition<kStages> at;
       for (int tile = first; tile < tiles; tile += blocks) {
-        const int row = tile / p.slices * 128, slice = tile % p.slices;
+        const TilePlace to = place_of(tile);
         int weight_row = 0;
-        if constexpr (kGrouped) weight_row = p.groups.tile_experts[tile / p.slices] * p.groups.weight_rows;
+        if constexpr (kGrouped) weight_row = p.groups.tile_experts[to.row] * p.groups.weight_rows;
         for (int k = 0; k < p.blocks_k; ++k) {
           barrier_wait(&empty[at.stage], at.parity ^ 1);
           uint64_t* barrier = &full[at.stage];
           barrier_arrive_expect(barrier, kSwigluGradientStageBytes);
           uint8_t* a = ring + at.stage * kSwigluGradientStageBytes;
-          tma_load(a, &map_a, barrier, 64 * k, row);
-          tma_load(a + 128 * 128, &map_w, barrier, 0, weight_row + 64 * k, 4 * slice);
+          tma_load(a, &map_a, barrier, 64 * k, to.row * 128);
+          tma_load(a + 128 * 128, &map_w, barrier, 0, weight_row + 64 * k, 4 * to.slice);
           at.advance();
         }
       }
@@ -122,9 +130,10 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
   RingPosition<kUnits> unit, fill;  // to be worked on next, to be asked for next
   // By one lane: unit `index` of a tile into the place of the oldest one.
   const auto ask = [&](int tile, int index) {
+    const TilePlace of = place_of(tile);
     barrier_arrive_expect(&arrived[fill.stage], kSwigluUnitBytes);
     tma_load(units + fill.stage * kSwigluUnitBytes, &map_gate_up, &arrived[fill.stage],
-             tile % p.slices * 256 + 64 * (index % 4), tile / p.slices * 128 + 16 * warp + 8 * (index / 4), 0);
+             of.slice * 256 + 64 * (index % 4), of.row * 128 + 16 * warp + 8 * (index / 4), 0);
     fill.advance();
   };
   if (lane == 0 && first < tiles) {
@@ -166,7 +175,8 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
     registers_fence(d);
     release(previous);
 
-    const int row = tile / p.slices * 128 + 16 * warp, column = tile % p.slices * 256;
+    const TilePlace here = place_of(tile);
+    const int row = here.row * 128 + 16 * warp, column = here.slice * 256;
 #pragma unroll
     for (int u = 0; u < 8; ++u) {
       const int half = u / 4, block = u % 4;
@@ -234,6 +244,7 @@ cudaError_t start_swiglu_gradient(const Params& p, cudaStream_t stream, const Ti
   params.rows = p.rows;
   params.blocks_k = static_cast<int>((p.inner + 63) / 64);
   params.slices = static_cast<int>(p.width / 256);
+  params.band = tile_band(params.slices);
   params.groups = groups;
   const int64_t tiles = (p.rows + 127) / 128 * params.slices;
   const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
