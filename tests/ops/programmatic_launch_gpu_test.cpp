@@ -13,6 +13,7 @@
 #include "hrm/ops/linear_rms_norm.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/mlp_mix.h"
+#include "hrm/ops/moe.h"
 #include "hrm/ops/next_tokens.h"
 #include "hrm/ops/qkv_heads.h"
 #include "hrm/ops/rms_norm.h"
@@ -22,6 +23,7 @@
 #include "ops/gpu_testing.h"
 #include "ops/memory/gates_impl.h"
 #include "ops/mixing/mlp_mix_ways.h"
+#include "ops/moe/moe_impl.h"
 #include "ops/with_tiles.h"
 
 namespace hrm::ops {
@@ -379,6 +381,49 @@ TEST(ProgrammaticLaunchGpu, Gates) {
         return {gate, memory, p, loss, grad_states, grad_z, grad_bridge, grad_weight, grad_bias};
       };
       expect_order(chain, {kRows * (kVectors + 1), width}, dtype, cat(dtype, " width ", width), 4);
+    }
+  }
+}
+
+// Experts with the kernels of every GPU, and with those that the GPU has: forward and backward, whatever that computes.
+// Rows behind all experts hold anything, so only what is made of the others counts.
+TEST(ProgrammaticLaunchGpu, Experts) {
+  HRM_NEEDS_GPU();
+  constexpr int64_t kExperts = 5, kTopK = 2;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t width : {97, 256}) {
+      const auto weight = [=](uint64_t seed) {
+        const double scale = std::sqrt(static_cast<double>(width));
+        return (normal({kExperts, width, width}, seed, at::kFloat) / scale).to(at::kCUDA, dtype);
+      };
+      const at::Tensor up = weight(1), down = weight(2);
+      for (const bool portable : {true, false}) {
+        const auto product = portable ? &moe_linear_portable : &moe_linear;
+        const auto accumulate = portable ? &moe_accumulate_portable_ : &moe_accumulate_;
+        const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+          const MoeGate gate = moe_gate(x.narrow(1, 0, kExperts).to(at::kFloat), kTopK, MoeScore::softmax, true);
+          between();
+          const MoePlan plan = moe_plan(gate.ids, kExperts);
+          between();
+          const at::Tensor rows = moe_gather(x, plan.picks, plan.starts, kTopK);
+          between();
+          const at::Tensor hidden = product(rows, up, plan.tile_experts, plan.starts, false);
+          between();
+          const at::Tensor y = product(hidden, down, plan.tile_experts, plan.starts, true);
+          between();
+          const at::Tensor out = moe_combine(y, plan.rows, gate.weights);
+          between();
+          const auto [grad_y, grad_weights] = moe_combine_backward(out, y, plan.picks, plan.starts, gate.weights);
+          between();
+          const at::Tensor grad = at::ones(up.sizes(), up.options().dtype(at::kFloat));
+          accumulate(grad, hidden, grad_y, plan.tile_experts, plan.starts, false);
+          between();
+          const at::Tensor back = product(grad_y, down, plan.tile_experts, plan.starts, false);
+          between();
+          return {out, grad_weights, grad, moe_combine(back, plan.rows, {})};
+        };
+        expect_order(chain, {300, width}, dtype, cat(dtype, " width ", width, portable ? " portable" : ""), 3);
+      }
     }
   }
 }
