@@ -65,7 +65,8 @@ at::Tensor attention_fp8(const at::Tensor& qkv, int64_t heads, const at::Tensor&
 
 // Call it once per step, with all slots (n, 4) and their history (n, H), newest maximum first. Shifts the history by
 // one and puts amax in front; a non-finite amax is replaced by the previous newest entry. Then scale = 448 / 2^margin /
-// max(history) if that is positive and finite, otherwise scale is unchanged. amax = 0.
+// max(history) if that is positive and finite, otherwise scale is unchanged. amax = 0. Wide slots (n, 8) name the
+// largest value of their format in place of 448 (hrm/ops/fp8_linear.h).
 void fp8_update_scales_(const at::Tensor& slots, const at::Tensor& history, double margin);
 
 }  // namespace hrm::ops

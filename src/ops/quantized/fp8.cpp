@@ -116,9 +116,10 @@ void check_attention_fp8(const at::Tensor& qkv, int64_t heads, const OptionalTen
 
 void check_fp8_update_scales(const at::Tensor& slots, const at::Tensor& history, double margin) {
   constexpr const char* kOp = "hrm::fp8_update_scales_";
-  TORCH_CHECK(slots.dim() == 2 && slots.size(1) == 4 && history.dim() == 2 && history.size(0) == slots.size(0) &&
-                  history.size(1) >= 1,
-              kOp, ": slots (n, 4) and history (n, H) do not fit, got ", slots.sizes(), " and ", history.sizes());
+  TORCH_CHECK(slots.dim() == 2 && (slots.size(1) == 4 || slots.size(1) == 8) && history.dim() == 2 &&
+                  history.size(0) == slots.size(0) && history.size(1) >= 1,
+              kOp, ": slots (n, 4) or (n, 8) and history (n, H) do not fit, got ", slots.sizes(), " and ",
+              history.sizes());
   TORCH_CHECK(slots.scalar_type() == at::kFloat && history.scalar_type() == at::kFloat && slots.is_contiguous() &&
                   history.is_contiguous() && slots.device() == history.device(),
               kOp, ": slots and history must be contiguous float32 on one device, got ", slots.scalar_type(), " on ",

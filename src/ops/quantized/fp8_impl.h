@@ -29,6 +29,8 @@ void set_portable_fp8(bool portable);
 
 namespace reference {
 
+// Raises the slot's amax to the largest of the magnitudes.
+void raise_amax(const at::Tensor& magnitudes, const at::Tensor& slot);
 at::Tensor quantize_fp8(const at::Tensor& x, const at::Tensor& slot);
 void quantize_fp8_(at::TensorList from, at::TensorList to, const at::Tensor& slots);
 std::tuple<at::Tensor, at::Tensor> add_fp8(const at::Tensor& a, const at::Tensor& b, const at::Tensor& slot);

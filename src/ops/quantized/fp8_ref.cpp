@@ -9,14 +9,15 @@
 #include "ops/norm/rms_norm_impl.h"
 
 namespace hrm::ops::reference {
-namespace {
 
-// Raises the slot's amax. Non-negative floats are ordered as their bits, and NaNs stand above all of them.
+// Non-negative floats are ordered as their bits, and NaNs stand above all of them.
 void raise_amax(const at::Tensor& magnitudes, const at::Tensor& slot) {
   if (magnitudes.numel() == 0) return;
   const at::Tensor amax = slot.view(at::kInt).select(0, 2);
   amax.copy_(at::maximum(amax, magnitudes.contiguous().view(at::kInt).amax()));
 }
+
+namespace {
 
 // float32 of what a matrix of e4m3 values holds, not yet multiplied by 1 / scale.
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
@@ -73,9 +74,11 @@ void fp8_update_scales_(const at::Tensor& slots, const at::Tensor& history, doub
   const at::Tensor newest = at::where(at::isfinite(amax), amax, history.select(1, 0));
   history.copy_(at::cat({newest.unsqueeze(1), history.narrow(1, 0, history.size(1) - 1)}, 1));
   const at::Tensor largest = std::get<0>(history.max(1));
-  const at::Tensor wanted = at::full_like(largest, kFp8Max / std::exp2(margin)).div_(largest);
+  const at::Tensor most = slots.size(1) == 4 ? at::full_like(largest, kFp8Max) : slots.select(1, 3);
+  const at::Tensor wanted = (most / std::exp2(margin)).div_(largest);
   scale.copy_(at::where(at::isfinite(wanted).logical_and_(wanted > 0), wanted, scale));
   slots.select(1, 1).copy_(scale.reciprocal());
+  if (slots.size(1) > 4) slots.select(1, 4).copy_(slots.select(1, 1));
   amax.zero_();
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "hrm/ops/fp8.h"
+#include "hrm/ops/fp8_linear.h"
 #include "hrm/ops/nf4.h"
 #include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
@@ -87,11 +88,46 @@ BenchCall fp8_update_scales(const BenchShape& s, at::Device device, at::ScalarTy
   return {{ops::make_fp8_slots(slots, device), at::zeros({slots, 16}, at::device(device).dtype(at::kFloat)), 0.0}};
 }
 
+// The gate_up projection of a training step.
+struct Fp8Training {
+  at::Tensor x, x8, x_t, weight, weight_t, grad8, grad_t, slot, grad_slot;
+
+  Fp8Training(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+    const Random random{device, dtype};
+    slot = ops::make_fp8_wide_slots(1, false, device).select(0, 0);
+    grad_slot = ops::make_fp8_wide_slots(1, true, device).select(0, 0);
+    x = random.activations({s.rows() / 16 * 16, s.width});
+    std::tie(x8, x_t) = ops::quantize_fp8_pair(x, slot, false);
+    std::tie(weight, weight_t) = ops::quantize_fp8_pair(random.weight(2 * s.inner, s.width), slot, false);
+    std::tie(grad8, grad_t) = ops::quantize_fp8_pair(random.activations({x.size(0), 2 * s.inner}), grad_slot, true);
+  }
+};
+
+BenchCall quantize_fp8_pair(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  return {{in.x, in.x8, in.x_t, in.slot}};
+}
+
+BenchCall fp8_product(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  return {{in.x8, in.weight, in.slot, in.slot, dtype}, product_flops(in.x.size(0), s.width, 2 * s.inner)};
+}
+
+BenchCall fp8_accumulate(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  const at::Tensor grad = at::zeros({2 * s.inner, s.width}, at::device(device).dtype(at::kFloat));
+  return {{grad, in.grad_t, in.x_t, in.grad_slot, in.slot}, product_flops(in.x.size(0), s.width, 2 * s.inner)};
+}
+
+BenchCall fp8_linear(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  return {{in.x, in.weight, in.weight_t, in.slot, in.slot, in.grad_slot, true, in.weight, c10::IValue()},
+          product_flops(in.x.size(0), s.width, 2 * s.inner)};
+}
+
 const KernelGroups kGroups{
-    {"Nf4", "quantisation"},
-    {"nf4_", "quantisation"},
-    {"Fp8", "quantisation"},
-    {"_fp8", "quantisation"},
+    {"Nf4", "quantisation"},  {"nf4_", "quantisation"},        {"Fp8", "quantisation"},
+    {"_fp8", "quantisation"}, {"pair_kernel", "quantisation"},
 };
 
 }  // namespace
@@ -108,6 +144,10 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::linear_rms_norm_fp8", linear_rms_norm_fp8},
       {"hrm::attention_fp8", attention_fp8},
       {"hrm::fp8_update_scales_", fp8_update_scales},
+      {"hrm::quantize_fp8_pair_", quantize_fp8_pair},
+      {"hrm::fp8_product", fp8_product},
+      {"hrm::fp8_accumulate_", fp8_accumulate},
+      {"hrm::fp8_linear", fp8_linear},
   };
 }
 

@@ -63,17 +63,25 @@ void check(cudaError_t status, const char* what) {
 }
 
 cudaDataType_t data_type(at::ScalarType type) {
+  if (type == at::kFloat8_e4m3fn) return CUDA_R_8F_E4M3;
+  if (type == at::kFloat8_e5m2) return CUDA_R_8F_E5M2;
   if (type == at::kBFloat16) return CUDA_R_16BF;
   return type == at::kHalf ? CUDA_R_16F : CUDA_R_32F;
 }
 
 const char* type_name(at::ScalarType type) {
+  if (type == at::kFloat8_e4m3fn) return "e4m3";
+  if (type == at::kFloat8_e5m2) return "e5m2";
   if (type == at::kBFloat16) return "bf16";
   return type == at::kHalf ? "f16" : "f32";
 }
 
 bool known_type(at::ScalarType type) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+bool is_8bit(at::ScalarType type) {
+  return type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2;
 }
 
 int alignment_of(const at::Tensor& tensor) {
@@ -129,7 +137,12 @@ Plan make_plan(const GemmShape& s) {
   };
   set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, s.b_t);
   set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, s.a_t);
-  plan.b = make_layout(s.in, s.k, s.n, s.b_t, s.b_pitch);
+  if (is_8bit(s.in)) {
+    const int8_t fast = s.exact ? 0 : 1;
+    check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast),
+          "cublasLtMatmulDescSetAttribute");
+  }
+  plan.b = make_layout(s.in_b, s.k, s.n, s.b_t, s.b_pitch);
   plan.a = make_layout(s.in, s.m, s.k, s.a_t, s.a_pitch);
   plan.out = make_layout(s.out, s.m, s.n, /*transposed=*/false, s.out_pitch);
   return plan;
@@ -195,13 +208,27 @@ struct Pointers {
   const void* b;
   const void* sum;  // what is added, where something is
   void* out;
+  const float* a_scale = nullptr;  // of 8-bit floats
+  const float* b_scale = nullptr;
 };
 
 cublasStatus_t launch(cublasLtHandle_t handle, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                       bool accumulates, const Pointers& p, void* workspace, size_t bytes, cudaStream_t stream) {
   const float alpha = 1, beta = accumulates ? 1 : 0;
-  return cublasLtMatmul(handle, plan.operation.get(), &alpha, p.b, plan.b.get(), p.a, plan.a.get(), &beta, p.sum,
-                        plan.out.get(), p.out, plan.out.get(), &algorithm, workspace, bytes, stream);
+  // A copy: other threads may use the plan with other scales.
+  cublasLtMatmulDescOpaque_t operation = *plan.operation.get();
+  if (p.a_scale != nullptr) {
+    const auto set = [&](cublasLtMatmulDescAttributes_t which, const float* scale) {
+      return cublasLtMatmulDescSetAttribute(&operation, which, &scale, sizeof scale);
+    };
+    // cuBLASLt's first operand is our second.
+    for (const cublasStatus_t status :
+         {set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scale), set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scale)}) {
+      if (status != CUBLAS_STATUS_SUCCESS) return status;
+    }
+  }
+  return cublasLtMatmul(handle, &operation, &alpha, p.b, plan.b.get(), p.a, plan.a.get(), &beta, p.sum, plan.out.get(),
+                        p.out, plan.out.get(), &algorithm, workspace, bytes, stream);
 }
 
 // Device memory for the timing, beside torch's allocator: what is needed for milliseconds shall neither are in the
@@ -328,8 +355,9 @@ bool take_known(cublasLtHandle_t handle, Plan& plan, const std::string& text) {
   return true;
 }
 
-// Finds the algorithm: known, timed, or (capturing) proposed. The plan stays unusable where there is none.
-void choose(Device& device, const GemmShape& shape, Plan& plan, const Pointers& pointers, bool capturing,
+// Finds the algorithm: known, timed, or (`untimed`, as while capturing) proposed. The plan stays unusable where there
+// is none.
+void choose(Device& device, const GemmShape& shape, Plan& plan, const Pointers& pointers, bool untimed,
             cudaStream_t stream) {
   const std::string key = gemm_key(shape), library = library_name();
   std::string refused;
@@ -347,7 +375,7 @@ void choose(Device& device, const GemmShape& shape, Plan& plan, const Pointers& 
   TunedChoice choice{to_hex(results.front().algo), 0, 0};
   GemmOrigin origin = GemmOrigin::untimed;
   double seconds = 0;
-  if (!capturing) {
+  if (!untimed) {
     const auto start = std::chrono::steady_clock::now();
     try {
       const Timed timed = time_candidates(device.handle, shape, plan, pointers, results, stream);
@@ -395,7 +423,9 @@ Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cuda
   if (plan == nullptr) {
     plan = std::make_shared<Plan>();  // unusable, until all went well
     Plan made = make_plan(shape);
-    choose(device, shape, made, pointers, capturing(), stream);
+    // 8-bit products are asked for with gemm_tuning=off, too.
+    const bool untimed = capturing() || (is_8bit(shape.in) && gemm_tuning() == GemmTuning::off);
+    choose(device, shape, made, pointers, untimed, stream);
     *plan = std::move(made);
   }
   return {device.handle, plan->usable ? plan : nullptr};
@@ -406,14 +436,15 @@ Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cuda
 bool GemmShape::operator<(const GemmShape& other) const {
   const auto all = [](const GemmShape& s) {
     return std::tie(s.m, s.n, s.k, s.a_t, s.b_t, s.a_pitch, s.b_pitch, s.out_pitch, s.a_align, s.b_align, s.out_align,
-                    s.in, s.out, s.accumulates, s.tf32);
+                    s.in, s.out, s.in_b, s.accumulates, s.tf32, s.exact);
   };
   return all(*this) < all(other);
 }
 
 std::string gemm_key(const GemmShape& s) {
   return cat(s.m, "x", s.n, "x", s.k, " ", s.a_t ? "t" : "n", s.b_t ? "t" : "n", " ", type_name(s.in),
-             s.tf32 ? "(tf32)" : "", ">", type_name(s.out), s.accumulates ? " +=" : " =", ", pitch ", s.a_pitch, " ",
+             s.tf32 ? "(tf32)" : "", s.in_b == s.in ? "" : "*", s.in_b == s.in ? "" : type_name(s.in_b),
+             s.exact ? "(exact)" : "", ">", type_name(s.out), s.accumulates ? " +=" : " =", ", pitch ", s.a_pitch, " ",
              s.b_pitch, " ", s.out_pitch, ", aligned ", s.a_align, " ", s.b_align, " ", s.out_align);
 }
 
@@ -429,7 +460,10 @@ bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
   shape.in = a.scalar_type();
   shape.out = out.scalar_type();
   if (shape.m == 0 || shape.n == 0 || shape.k == 0) return false;
-  if (!known_type(shape.in) || b.scalar_type() != shape.in || (shape.out != shape.in && shape.out != at::kFloat)) {
+  shape.in_b = b.scalar_type();
+  if (is_8bit(shape.in) || is_8bit(shape.in_b)) {
+    if (!is_8bit(shape.in) || !is_8bit(shape.in_b) || !known_type(shape.out)) return false;
+  } else if (!known_type(shape.in) || shape.in_b != shape.in || (shape.out != shape.in && shape.out != at::kFloat)) {
     return false;
   }
   bool out_t = false;
@@ -447,11 +481,40 @@ bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
   return true;
 }
 
+namespace {
+
+// Runs the product, or says that cuBLASLt does not.
+bool run(const GemmShape& shape, const at::Tensor& out, const Pointers& pointers) {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  Ready ready;
+  try {
+    ready = plan_for(shape, out.get_device(), pointers, stream);
+    if (ready.plan == nullptr) return false;
+    const Plan& plan = *ready.plan;
+    at::Tensor workspace;
+    if (plan.workspace > 0) {
+      workspace = at::empty({static_cast<int64_t>(plan.workspace)}, out.options().dtype(at::kByte));
+    }
+    check(launch(ready.handle, plan, plan.algorithm, shape.accumulates, pointers,
+                 workspace.defined() ? workspace.mutable_data_ptr() : nullptr, plan.workspace, stream),
+          "cublasLtMatmul");
+    return true;
+  } catch (const Error& e) {
+    log::warn("cuBLASLt refuses ", gemm_key(shape), " (", e.what(), "); ",
+              is_8bit(shape.in) ? "plain ATen does it, slower" : "cuBLAS does it");
+    const std::lock_guard lock(g_mutex);
+    if (ready.plan != nullptr) ready.plan->usable = false;
+    return false;
+  }
+}
+
+}  // namespace
+
 bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
                  const at::Tensor& sum) {
   GemmShape shape;
   if (!out.is_cuda() || a.device() != out.device() || b.device() != out.device() ||
-      !describe_gemm(out, a, b, accumulates, shape)) {
+      !describe_gemm(out, a, b, accumulates, shape) || is_8bit(shape.in)) {
     return false;
   }
   if (sum.defined()) {
@@ -463,28 +526,22 @@ bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b
   }
   RECORD_FUNCTION("hrm::linear_blaslt", std::vector<c10::IValue>({out, a, b}));
   const c10::cuda::CUDAGuard device_guard(out.device());
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   void* const data = out.mutable_data_ptr();
-  const Pointers pointers{a.const_data_ptr(), b.const_data_ptr(), sum.defined() ? sum.const_data_ptr() : data, data};
-  Ready ready;
-  try {
-    ready = plan_for(shape, out.get_device(), pointers, stream);
-    if (ready.plan == nullptr) return false;
-    const Plan& plan = *ready.plan;
-    at::Tensor workspace;
-    if (plan.workspace > 0) {
-      workspace = at::empty({static_cast<int64_t>(plan.workspace)}, out.options().dtype(at::kByte));
-    }
-    check(launch(ready.handle, plan, plan.algorithm, accumulates, pointers,
-                 workspace.defined() ? workspace.mutable_data_ptr() : nullptr, plan.workspace, stream),
-          "cublasLtMatmul");
-    return true;
-  } catch (const Error& e) {
-    log::warn("cuBLASLt refuses ", gemm_key(shape), " (", e.what(), "); cuBLAS does it");
-    const std::lock_guard lock(g_mutex);
-    if (ready.plan != nullptr) ready.plan->usable = false;
+  return run(shape, out, {a.const_data_ptr(), b.const_data_ptr(), sum.defined() ? sum.const_data_ptr() : data, data});
+}
+
+bool scaled_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
+                 const GemmScales& scales) {
+  GemmShape shape;
+  if (!out.is_cuda() || a.device() != out.device() || b.device() != out.device() ||
+      !describe_gemm(out, a, b.t(), accumulates, shape) || !is_8bit(shape.in)) {
     return false;
   }
+  shape.exact = scales.exact;
+  RECORD_FUNCTION("hrm::fp8_blaslt", std::vector<c10::IValue>({out, a, b}));
+  const c10::cuda::CUDAGuard device_guard(out.device());
+  void* const data = out.mutable_data_ptr();
+  return run(shape, out, {a.const_data_ptr(), b.const_data_ptr(), data, data, scales.a, scales.b});
 }
 
 bool tuned_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,

@@ -15,8 +15,10 @@ struct GemmShape {
   int64_t a_pitch = 0, b_pitch = 0, out_pitch = 0;  // elements from one stored row to the next
   int a_align = 0, b_align = 0, out_align = 0;      // bytes, of the addresses: a power of two, at most 256
   at::ScalarType in = at::kFloat, out = at::kFloat;
-  bool accumulates = false;  // beta = 1
+  at::ScalarType in_b = at::kFloat;  // of b: as `in`, but for 8-bit floats
+  bool accumulates = false;          // beta = 1
   bool tf32 = false;
+  bool exact = false;  // of 8-bit floats: sums leave the tensor cores on the way
 
   bool operator<(const GemmShape& other) const;
 };
@@ -25,7 +27,8 @@ struct GemmShape {
 std::string gemm_key(const GemmShape& shape);
 
 // The shape of such a product; false where cuBLASLt's layouts cannot describe the tensors, there is nothing to
-// multiply, or the dtypes are none of f32, bf16, f16 for both a and b with out in the same or in float32.
+// multiply, or the dtypes are none of f32, bf16, f16 for both a and b with out in the same or in float32, and no 8-bit
+// floats with out in any of these.
 bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates, GemmShape& shape);
 
 // out = a @ b (+ out, if `accumulates`), any strides; sums in float32 (TF32 where LibTorch allows it for cuBLAS). On
@@ -36,7 +39,19 @@ bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
 bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
                  const at::Tensor& sum = {});
 
-// The same for products that are worth it: with ops.gemm_tuning=auto and enough work. The others are ATen's.
+// What an 8-bit product is multiplied by: a float32 for each operand, on the device.
+struct GemmScales {
+  const float* a;  // at addresses of whole 16 bytes
+  const float* b;
+  bool exact;
+};
+
+// out (m, n) = a (m, k) @ b (n, k)^T times both scales (+ out, if `accumulates`) of 8-bit floats, contiguous; otherwise
+// as blaslt_gemm, also with ops.gemm_tuning=off, which takes the first proposal.
+bool scaled_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
+                 const GemmScales& scales);
+
+// As blaslt_gemm, for products that are worth it: with ops.gemm_tuning=auto and enough work. The others are ATen's.
 bool tuned_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
                 const at::Tensor& sum = {});
 

@@ -1,11 +1,10 @@
 #include "ops/quantized/cuda/fp8.h"
 
-#include <type_traits>
-
 #include "ops/cuda/block_items.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
 #include "ops/quantized/cuda/fp8.cuh"
+#include "ops/quantized/cuda/fp8_sizes.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -13,45 +12,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kBlockElements = 8192;  // of a block of one tensor's kernels; a multiple of kThreads * 8
 
-// Makes e4m3 of a thread's elements and keeps the largest of their sizes.
-template <typename T>
-struct Sizes {
-  uint32_t largest = 0;  // of 16-bit elements, in either half
-
-  template <int N>
-  __device__ Pack<uint8_t, N> quantize(const Pack<T, N>& x, float scale) {
-    Pack<uint8_t, N> out;
-#pragma unroll
-    for (int i = 0; i < N; i += 2) {
-      const T other = i + 1 < N ? x.value[i + 1 < N ? i + 1 : i] : from_float<T>(0);
-      add(x.value[i], other);
-      const uint32_t pair = e4m3_pair(to_float(x.value[i]) * scale, to_float(other) * scale);
-      out.value[i] = static_cast<uint8_t>(pair);
-      if (i + 1 < N) out.value[i + 1 < N ? i + 1 : i] = static_cast<uint8_t>(pair >> 8);
-    }
-    return out;
-  }
-
-  __device__ void add(float a, float b) {
-    largest = max(largest, max(__float_as_uint(a) & 0x7fffffffu, __float_as_uint(b) & 0x7fffffffu));
-  }
-  __device__ void add(__nv_bfloat16 a, __nv_bfloat16 b) {
-    largest = larger_sizes(largest, __bfloat16_as_ushort(a) | uint32_t{__bfloat16_as_ushort(b)} << 16);
-  }
-  __device__ void add(__half a, __half b) {
-    largest = larger_sizes(largest, __half_as_ushort(a) | uint32_t{__half_as_ushort(b)} << 16);
-  }
-
-  // As the bits of a float.
-  __device__ uint32_t bits() const {
-    if constexpr (std::is_same_v<T, float>) return largest;
-    if constexpr (std::is_same_v<T, __half>) return largest_f16(largest);
-    if constexpr (std::is_same_v<T, __nv_bfloat16>) return largest_bf16(largest);
-  }
-};
-
 template <typename T, int N>
-__device__ inline void quantize_range(const T* from, uint8_t* to, int64_t size, float scale, Sizes<T>& sizes) {
+__device__ inline void quantize_range(const T* from, uint8_t* to, int64_t size, float scale, Fp8Sizes<T>& sizes) {
 #pragma unroll 4
   for (int64_t i = int64_t{threadIdx.x} * N; i < size; i += int64_t{kThreads} * N) {
     store_pack<uint8_t, N>(to + i, sizes.quantize(load_pack<T, N>(from + i), scale));
@@ -63,7 +25,7 @@ template <typename T>
 __device__ inline void quantize_block(const T* from, uint8_t* to, int64_t size, float* slot) {
   constexpr int N = 16 / sizeof(T);
   const float scale = slot[0];
-  Sizes<T> sizes;
+  Fp8Sizes<T> sizes;
   const bool wide = reinterpret_cast<uintptr_t>(from) % 16 == 0 && reinterpret_cast<uintptr_t>(to) % N == 0;
   const int64_t whole = wide ? size / N * N : 0;
   quantize_range<T, N>(from, to, whole, scale, sizes);
@@ -94,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) quantize_many_kernel(const __grid_co
 
 template <typename T, int N>
 __device__ inline void add_range(const T* a, const T* b, T* sum, uint8_t* sum8, int64_t size, float scale,
-                                 Sizes<T>& sizes) {
+                                 Fp8Sizes<T>& sizes) {
 #pragma unroll 4
   for (int64_t i = int64_t{threadIdx.x} * N; i < size; i += int64_t{kThreads} * N) {
     const Pack<T, N> x = load_pack<T, N>(a + i), y = load_pack<T, N>(b + i);
@@ -118,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) add_kernel(const AddFp8 p) {
   T* sum = static_cast<T*>(p.sum) + first;
   uint8_t* sum8 = static_cast<uint8_t*>(p.sum8) + first;
   const float scale = p.slot[0];
-  Sizes<T> sizes;
+  Fp8Sizes<T> sizes;
   const uintptr_t pointers =
       reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(sum);
   const int64_t whole = pointers % 16 == 0 && reinterpret_cast<uintptr_t>(sum8) % N == 0 ? size / N * N : 0;
@@ -132,7 +94,8 @@ __global__ void update_kernel(const UpdateFp8Scales p) {
   wait_for_earlier();
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= p.count) return;
-  float* slot = p.slots + kFp8SlotFloats * i;
+  float* slot = p.slots + p.slot_floats * i;
+  const bool wide = p.slot_floats > kFp8SlotFloats;
   float* history = p.history + p.length * i;
   const float amax = slot[2];
   float newest = isfinite(amax) ? amax : history[0];
@@ -143,10 +106,11 @@ __global__ void update_kernel(const UpdateFp8Scales p) {
     newest = older;
     largest = fmaxf(largest, history[k]);
   }
-  const float scale = kFp8Largest * exp2f(-p.margin) / largest;
+  const float scale = (wide ? slot[3] : kFp8Largest) * exp2f(-p.margin) / largest;
   if (largest > 0 && isfinite(largest) && isfinite(scale)) {
     slot[0] = scale;
     slot[1] = 1 / scale;
+    if (wide) slot[4] = slot[1];
   }
   slot[2] = 0;
 }

@@ -13,6 +13,11 @@ __device__ inline uint32_t e4m3_pair(float low, float high) {
   return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
 }
 
+// The same in e5m2.
+__device__ inline uint32_t e5m2_pair(float low, float high) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E5M2);
+}
+
 __device__ inline uint32_t e4m3_four(float a, float b, float c, float d) {
   return e4m3_pair(a, b) | e4m3_pair(c, d) << 16;
 }

@@ -68,11 +68,12 @@ struct AddFp8 {
 // scale = 448 / 2^margin / (the largest of the history) where that is positive and finite, otherwise as before; amax =
 // 0.
 struct UpdateFp8Scales {
-  float* slots;    // (count, 4)
+  float* slots;    // (count, slot_floats); of 8, the fourth is used in place of 448, and the fifth is 1 / scale, too
   float* history;  // (count, length), the newest in front
   int64_t count;
   int64_t length;
   float margin;
+  int slot_floats;  // 4 or 8
 };
 
 // Start one kernel on the stream and return the error of the launch; with nothing to do, start none.

@@ -263,6 +263,7 @@ void update_scales_cuda(const at::Tensor& slots, const at::Tensor& history, doub
   params.count = slots.size(0);
   params.length = history.size(1);
   params.margin = static_cast<float>(margin);
+  params.slot_floats = static_cast<int>(slots.size(1));
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
 }
 

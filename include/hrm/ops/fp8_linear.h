@@ -1,0 +1,64 @@
+#pragma once
+// A linear layer whose three products of a training step have 8-bit operands (Micikevicius et al., "FP8 Formats for
+// Deep Learning", arXiv 2209.05433). Activations and weights are e4m3; gradients are e4m3 or e5m2, which has two bits
+// of mantissa and five of exponent. Each tensor has one scale (hrm/ops/fp8.h).
+//
+//   y = x8 w8^T              grad_x = g8 w8              grad_weight += g8^T x8, in float32
+//
+// Tensor cores multiply 8-bit operands only along their rows. So what a later product sums over the other way is
+// written twice by the pass that quantises it: as it stands, and transposed. Of x, only the transposed copy is kept for
+// the backward pass: one byte an element.
+//
+// A *wide slot* is a contiguous float32 row {scale, 1 / scale, amax, largest, 1 / scale, 0, 0, 0}: a slot as in
+// hrm/ops/fp8.h, the largest finite value of the tensor's format (448 or 57,344), and the inverse scale again, at an
+// address that the library reads it from. fp8_update_scales_ takes rows of this length, too.
+//
+// The number of rows and both sizes of the weight must be multiples of 16. The reference (CPU, and any GPU with
+// ops.backend=reference) multiplies the values in float32. GPUs of compute capability 8.9 or later use the library's
+// products. All ops are deterministic, run on the current stream without synchronisation and can be captured once
+// their shape has been used. They throw c10::Error that names the shapes.
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+
+namespace hrm::ops {
+
+constexpr int64_t kFp8WideSlot = 8;
+constexpr double kFp8MaxE5m2 = 57344;
+
+// (count, 8): wide slots with scale 1, of e4m3 tensors or of e5m2 tensors.
+at::Tensor make_fp8_wide_slots(int64_t count, bool e5m2, at::Device device);
+
+// x (n, K), float32, bfloat16 or float16 -> its 8-bit values (n, K), and the same transposed, (K, n). What is not asked
+// for is undefined. Raises the wide slot's amax.
+std::tuple<at::Tensor, at::Tensor> quantize_fp8_pair(const at::Tensor& x, const at::Tensor& slot, bool e5m2,
+                                                     bool values = true, bool transposed = true);
+// The same into tensors that are there.
+void quantize_fp8_pair_(const at::Tensor& x, const at::Tensor& values, const at::Tensor& transposed,
+                        const at::Tensor& slot);
+
+// The 8-bit copies of a weight (out, in), e4m3.
+struct Fp8Copies {
+  at::Tensor values;      // (out, in)
+  at::Tensor transposed;  // (in, out); may be undefined where no gradient is asked for
+  at::Tensor slot;        // wide
+};
+
+// x (..., in), bfloat16, float16 or float32 -> (..., out) in x's dtype. The gradients of y are quantised to e5m2 or
+// e4m3 by `grad_slot`. As in ops::linear, the weight's gradient is not returned to autograd but added to grad_weight
+// (out, in), float32, which is required if `master`, the leaf behind the copies, requires a gradient.
+at::Tensor fp8_linear(const at::Tensor& x, const Fp8Copies& weight, const at::Tensor& x_slot,
+                      const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
+                      const std::optional<at::Tensor>& grad_weight);
+
+// a (m, k) @ b (n, k)^T of 8-bit matrices, each e4m3 or e5m2, in `dtype`, times both inverse scales: a part of a
+// hand-written pass. Sums over more than 2,048 terms leave the tensor cores, which keep about 14 bits, every 128 terms.
+at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,
+                       at::ScalarType dtype);
+// grad (m, n) += the same, in float32, always with sums outside the tensor cores.
+void fp8_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
+                     const at::Tensor& b_slot);
+
+}  // namespace hrm::ops

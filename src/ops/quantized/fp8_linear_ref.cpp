@@ -1,0 +1,31 @@
+// The readable version, the CPU implementation, and the oracle of the CUDA kernels. No value is read on the host.
+#include <ATen/ATen.h>
+
+#include "ops/quantized/fp8_impl.h"
+#include "ops/quantized/fp8_linear_impl.h"
+
+namespace hrm::ops::reference {
+
+void quantize_fp8_pair_(const at::Tensor& x, const OptionalTensor& values, const OptionalTensor& transposed,
+                        const at::Tensor& slot) {
+  const at::Tensor wide = x.to(at::kFloat);
+  raise_amax(wide.abs(), slot);
+  const at::Tensor& like = values ? *values : *transposed;
+  const double largest = like.scalar_type() == at::kFloat8_e5m2 ? kFp8MaxE5m2 : kFp8Max;
+  const at::Tensor rounded = wide.mul(slot.select(0, 0)).clamp_(-largest, largest).to(like.scalar_type());
+  if (values) values->copy_(rounded);
+  if (transposed) transposed->copy_(rounded.t());
+}
+
+at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,
+                       at::ScalarType dtype) {
+  const at::Tensor sum = at::linear(a.to(at::kFloat), b.to(at::kFloat));
+  return sum.mul_(a_slot.select(0, 1)).mul_(b_slot.select(0, 1)).to(dtype);
+}
+
+void fp8_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
+                     const at::Tensor& b_slot) {
+  grad.add_(fp8_product(a, b, a_slot, b_slot, at::kFloat));
+}
+
+}  // namespace hrm::ops::reference

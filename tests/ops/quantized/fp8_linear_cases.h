@@ -1,0 +1,150 @@
+#pragma once
+// Checks of fp8_linear that hold on every device.
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "hrm/ops/fp8.h"
+#include "hrm/ops/fp8_linear.h"
+#include "ops/op_testing.h"
+
+namespace hrm::ops::testing {
+
+inline at::Tensor wide_slot(double scale, bool e5m2, at::Device device) {
+  const at::Tensor slot = make_fp8_wide_slots(1, e5m2, device).select(0, 0);
+  slot.select(0, 0).fill_(scale);
+  slot.select(0, 1).fill_(1 / scale);
+  slot.select(0, 4).fill_(1 / scale);
+  return slot;
+}
+
+// The values, their transpose and the maximum, of any sizes; also each of the two alone.
+inline void check_pair(int64_t rows, int64_t columns, at::ScalarType dtype, bool e5m2, at::Device device) {
+  const std::string what = cat(dtype, e5m2 ? " e5m2 " : " e4m3 ", rows, " x ", columns, " on ", device);
+  const at::Tensor x = normal({rows, columns}, 3, dtype, device) * 40;
+  const double scale = 4, largest = e5m2 ? kFp8MaxE5m2 : kFp8Max;
+  const at::Tensor slot = wide_slot(scale, e5m2, device);
+  const auto [values, transposed] = quantize_fp8_pair(x, slot, e5m2);
+  const at::ScalarType format = e5m2 ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn;
+  const at::Tensor want = x.to(at::kCPU, at::kFloat).mul(scale).clamp(-largest, largest).to(format);
+  const auto bytes = [](const at::Tensor& t) { return t.to(at::kCPU).contiguous().view(at::kByte); };
+  expect_same_bits(bytes(values), want.view(at::kByte), what + ": values");
+  expect_same_bits(bytes(transposed), want.t().contiguous().view(at::kByte), what + ": transposed");
+  EXPECT_EQ(slot[2].item<float>(), x.numel() == 0 ? 0 : x.abs().max().to(at::kFloat).item<float>()) << what;
+  const at::Tensor one = wide_slot(scale, e5m2, device);
+  const auto alone = quantize_fp8_pair(x, one, e5m2, true, false);
+  EXPECT_FALSE(std::get<1>(alone).defined());
+  expect_same_bits(bytes(std::get<0>(alone)), bytes(values), what + ": values alone");
+  const auto across = quantize_fp8_pair(x, one, e5m2, false, true);
+  EXPECT_FALSE(std::get<0>(across).defined());
+  expect_same_bits(bytes(std::get<1>(across)), bytes(transposed), what + ": transposed alone");
+  EXPECT_EQ(one[2].item<float>(), slot[2].item<float>()) << what;
+}
+
+// Not-a-number and infinity: the maximum says so, and the other values are as ever.
+inline void check_pair_not_finite(at::Device device) {
+  for (const bool e5m2 : {false, true}) {
+    at::Tensor x = normal({32, 48}, 3, at::kBFloat16, device);
+    const at::Tensor plain = std::get<0>(quantize_fp8_pair(x, wide_slot(2, e5m2, device), e5m2)).to(at::kFloat);
+    x[3][5].fill_(NAN);
+    x[4][6].fill_(INFINITY);
+    const at::Tensor slot = wide_slot(2, e5m2, device);
+    const at::Tensor values = std::get<0>(quantize_fp8_pair(x, slot, e5m2)).to(at::kFloat);
+    EXPECT_TRUE(std::isnan(slot[2].item<float>()));
+    EXPECT_TRUE(std::isnan(values[3][5].item<float>()));
+    EXPECT_EQ(values[4][6].item<float>(), e5m2 ? kFp8MaxE5m2 : kFp8Max);
+    EXPECT_EQ(values.ne(plain).sum().item<int64_t>(), 2);
+  }
+}
+
+// Wide slots follow the largest value of their format.
+inline void check_wide_update(at::Device device) {
+  const at::Tensor slots = at::cat({make_fp8_wide_slots(2, false, device), make_fp8_wide_slots(1, true, device)});
+  const at::Tensor history = at::zeros({3, 4}, slots.options());
+  slots.select(1, 2).copy_(at::tensor({2.0F, 0.0F, 7.0F}));
+  fp8_update_scales_(slots, history, 1);
+  const at::Tensor got = slots.to(at::kCPU);
+  const float want[] = {224 / 2.0F, 1, 28672 / 7.0F};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(got[i][0].item<float>(), want[i]) << i;
+    EXPECT_FLOAT_EQ(got[i][1].item<float>(), 1 / want[i]) << i;
+    EXPECT_EQ(got[i][4].item<float>(), got[i][1].item<float>()) << i;
+    EXPECT_EQ(got[i][2].item<float>(), 0) << i;
+    EXPECT_EQ(got[i][3].item<double>(), i == 2 ? kFp8MaxE5m2 : kFp8Max) << i;
+  }
+}
+
+struct Fp8LinearCase {
+  at::Tensor x, grad_y, master;  // x and grad_y of the compute dtype, master float32
+  Fp8Copies weight;
+  at::Tensor x_slot, grad_slot;
+  bool e5m2 = true;
+};
+
+inline Fp8LinearCase make_fp8_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType dtype, bool e5m2,
+                                     at::Device device) {
+  Fp8LinearCase c;
+  c.x = normal({rows, in}, 1, dtype, device);
+  c.grad_y = normal({rows, out}, 2, dtype, device) / 100;
+  c.master = normal({out, in}, 3, at::kFloat, device) / std::sqrt(static_cast<double>(in));
+  c.weight.slot = wide_slot(64, false, device);
+  std::tie(c.weight.values, c.weight.transposed) = quantize_fp8_pair(c.master, c.weight.slot, false);
+  c.x_slot = wide_slot(64, false, device);
+  c.grad_slot = wide_slot(e5m2 ? 4096 : 4096.0 * 2, e5m2, device);
+  c.e5m2 = e5m2;
+  return c;
+}
+
+struct Fp8LinearResult {
+  at::Tensor y, grad_x, grad_weight;
+};
+
+// Ours; the weight's gradient is added to a buffer that holds 0.5.
+inline Fp8LinearResult run_fp8_linear(const Fp8LinearCase& c) {
+  const at::Tensor x = c.x.detach().clone().requires_grad_(), master = c.master.detach().clone().requires_grad_();
+  const at::Tensor grad = at::full_like(c.master, 0.5);
+  const at::Tensor y = fp8_linear(x, c.weight, c.x_slot, c.grad_slot, c.e5m2, master, grad);
+  return {y.detach(), torch::autograd::grad({y}, {x}, {c.grad_y})[0], grad};
+}
+
+// The three products of the values that the 8-bit copies stand for, in float64.
+inline Fp8LinearResult exact_fp8_linear(const Fp8LinearCase& c) {
+  const auto stands_for = [](const at::Tensor& x, const at::Tensor& slot, bool e5m2) {
+    const at::Tensor fresh = slot.clone();
+    const auto values = std::get<0>(quantize_fp8_pair(x.reshape({-1, x.size(-1)}), fresh, e5m2, true, false));
+    return values.to(at::kDouble) * slot[1].item<double>();
+  };
+  const at::Tensor x = stands_for(c.x, c.x_slot, false), g = stands_for(c.grad_y, c.grad_slot, c.e5m2),
+                   w = c.weight.values.to(at::kDouble) * c.weight.slot[1].item<double>();
+  return {x.mm(w.t()), g.mm(w), g.t().mm(x) + 0.5};
+}
+
+// A share of the largest sum of magnitudes that tensor cores may lose, and a rounding of the result.
+inline void expect_product(const at::Tensor& ours, const at::Tensor& exact, double magnitude, const std::string& what) {
+  const at::Tensor flat = ours.reshape(exact.sizes()).to(at::kDouble);
+  const double lost = ours.is_cuda() ? 0x1p-12 * magnitude : 0x1p-20 * magnitude;
+  const double subnormal = ours.scalar_type() == at::kHalf ? 0x1p-25 : 0;
+  const at::Tensor bound = exact.abs() * unit_roundoff(ours.scalar_type()) + lost + subnormal;
+  EXPECT_TRUE((flat - exact).abs().le(bound).all().item<bool>())
+      << what << ": " << describe_differences(flat.to(at::kFloat), exact.to(at::kFloat));
+}
+
+inline void check_fp8_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType dtype, bool e5m2,
+                             at::Device device) {
+  const std::string what = cat(dtype, e5m2 ? " e5m2 " : " e4m3 ", rows, " x ", in, " -> ", out);
+  const Fp8LinearCase c = make_fp8_linear(rows, in, out, dtype, e5m2, device);
+  const Fp8LinearResult ours = run_fp8_linear(c), exact = exact_fp8_linear(c);
+  // A few standard deviations of sums of products, of normal numbers.
+  const auto spread = [](const at::Tensor& t) { return t.std(/*unbiased=*/false).item<double>(); };
+  expect_product(ours.y, exact.y, 4 * spread(exact.y), what + ", y");
+  expect_product(ours.grad_x, exact.grad_x, 4 * spread(exact.grad_x), what + ", gradient of x");
+  expect_product(ours.grad_weight, exact.grad_weight, 4 * spread(exact.grad_weight) + 1, what + ", gradient of weight");
+  // Against the layer without quantisation: what 8 bits lose.
+  const at::Tensor y = c.x.to(at::kDouble).mm(c.master.to(at::kDouble).t());
+  const double error = (ours.y.to(at::kDouble) - y).norm().item<double>() / y.norm().item<double>();
+  EXPECT_LE(error, 0.06) << what;
+  EXPECT_GT(error, 0.001) << what << ": nothing was rounded";
+}
+
+}  // namespace hrm::ops::testing

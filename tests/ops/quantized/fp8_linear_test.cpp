@@ -1,0 +1,71 @@
+#include "ops/quantized/fp8_linear_cases.h"
+
+namespace hrm::ops {
+namespace {
+
+using namespace testing;  // NOLINT
+
+TEST(Fp8Linear, PairsOfAnySizes) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const bool e5m2 : {false, true}) {
+      check_pair(48, 80, dtype, e5m2, at::kCPU);
+      check_pair(7, 13, dtype, e5m2, at::kCPU);
+      check_pair(0, 16, dtype, e5m2, at::kCPU);
+    }
+  }
+  check_pair_not_finite(at::kCPU);
+}
+
+TEST(Fp8Linear, WideSlotsFollowTheirFormat) {
+  check_wide_update(at::kCPU);
+}
+
+TEST(Fp8Linear, ThreeProductsOfWhatTheValuesStandFor) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const bool e5m2 : {false, true}) {
+      check_fp8_linear(16, 32, 48, dtype, e5m2, at::kCPU);
+      check_fp8_linear(1040, 64, 16, dtype, e5m2, at::kCPU);
+    }
+  }
+}
+
+TEST(Fp8Linear, FrozenWeightsAndRowsOfSeveralDimensions) {
+  const Fp8LinearCase c = make_fp8_linear(32, 48, 64, at::kBFloat16, true, at::kCPU);
+  const at::Tensor x = c.x.view({2, 16, 48}).clone().requires_grad_();
+  const at::Tensor y = fp8_linear(x, c.weight, c.x_slot, c.grad_slot, true, c.master, {});
+  EXPECT_EQ(y.sizes(), (std::vector<int64_t>{2, 16, 64}));
+  const Fp8LinearResult want = run_fp8_linear(c);
+  expect_same_bits(y.detach().view({32, 64}), want.y, "y");
+  const at::Tensor grad = torch::autograd::grad({y}, {x}, {c.grad_y.view({2, 16, 64})})[0];
+  expect_same_bits(grad.view({32, 48}), want.grad_x, "gradient of x");
+  // Without a gradient neither the transposed weight is needed nor is the slot of gradients touched.
+  const at::NoGradGuard no_grad;
+  const at::Tensor slot = wide_slot(4096, true, at::kCPU);
+  const at::Tensor alone = fp8_linear(c.x, {c.weight.values, {}, c.weight.slot}, c.x_slot, slot, true, c.master, {});
+  expect_same_bits(alone, want.y, "without gradient");
+  EXPECT_EQ(slot[2].item<float>(), 0);
+}
+
+TEST(Fp8Linear, RefusesWhatDoesNotFit) {
+  const Fp8LinearCase c = make_fp8_linear(32, 48, 64, at::kBFloat16, true, at::kCPU);
+  const auto linear = [&](const at::Tensor& x, const Fp8Copies& weight, const at::Tensor& slot) {
+    return error_of([&] { fp8_linear(x, weight, slot, c.grad_slot, true, c.master, {}); });
+  };
+  expect_message(linear(c.x.narrow(0, 0, 30), c.weight, c.x_slot), {"hrm::fp8_linear", "multiples of 16", "[30, 48]"});
+  expect_message(linear(c.x.narrow(1, 0, 32), c.weight, c.x_slot), {"hrm::fp8_linear", "[32, 32]", "[64, 48]"});
+  expect_message(linear(c.x, c.weight, at::ones({4})), {"x_slot", "8 contiguous"});
+  expect_message(error_of([&] {
+                   fp8_linear(c.x.clone().requires_grad_(), {c.weight.values, {}, c.weight.slot}, c.x_slot, c.grad_slot,
+                              true, c.master, {});
+                 }),
+                 {"hrm::fp8_linear", "transposed weight must be given"});
+  expect_message(
+      error_of([&] { fp8_linear(c.x, c.weight, c.x_slot, c.grad_slot, true, c.master.clone().requires_grad_(), {}); }),
+      {"hrm::fp8_linear", "grad_weight must be given"});
+  const at::Tensor g = std::get<0>(quantize_fp8_pair(c.grad_y, c.grad_slot, true));
+  expect_message(error_of([&] { fp8_product(g, g, c.grad_slot, c.grad_slot, at::kFloat); }), {"e5m2 by e5m2"});
+  expect_message(error_of([&] { quantize_fp8_pair(c.x.view({2, 16, 48}), c.x_slot, false); }), {"matrix"});
+}
+
+}  // namespace
+}  // namespace hrm::ops
