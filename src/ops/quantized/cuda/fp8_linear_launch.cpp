@@ -40,7 +40,7 @@ bool use_products(const at::Tensor& a) {
 }
 
 // out = a @ b^T times both inverse scales (+ out, if `accumulates`). False where the library refuses.
-bool library_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
+bool scaled_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
                      const at::Tensor& b_slot, bool accumulates, bool exact) {
   // The inverse scales that stand at addresses of whole 16 bytes.
   const cuda::GemmScales scales{a_slot.const_data_ptr<float>() + 4, b_slot.const_data_ptr<float>() + 4, exact};
@@ -54,7 +54,7 @@ at::Tensor product_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tens
   if (use_products(a) && a.numel() > 0) {
     const at::Tensor left = a.contiguous(), right = b.contiguous();
     at::Tensor out = at::empty({a.size(0), b.size(0)}, a.options().dtype(dtype));
-    if (library_product(out, left, right, a_slot, b_slot, /*accumulates=*/false, a.size(1) > kFp8FastTerms)) return out;
+    if (scaled_product(out, left, right, a_slot, b_slot, /*accumulates=*/false, a.size(1) > kFp8FastTerms)) return out;
   }
   return reference::fp8_product(a, b, a_slot, b_slot, dtype);
 }
@@ -64,7 +64,7 @@ void accumulate_cuda(const at::Tensor& grad, const at::Tensor& a, const at::Tens
   check_fp8_accumulate(grad, a, b, a_slot, b_slot);
   const c10::cuda::CUDAGuard guard(a.device());
   if (use_products(a) && a.numel() > 0 &&
-      library_product(grad, a.contiguous(), b.contiguous(), a_slot, b_slot, /*accumulates=*/true, /*exact=*/true)) {
+      scaled_product(grad, a.contiguous(), b.contiguous(), a_slot, b_slot, /*accumulates=*/true, /*exact=*/true)) {
     return;
   }
   reference::fp8_accumulate_(grad, a, b, a_slot, b_slot);
