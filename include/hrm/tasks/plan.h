@@ -33,7 +33,8 @@ struct PlanInput {
   std::shared_ptr<const ModelPlan> model;  // the configured one
   int64_t parameters = 0;                  // trainable values
   int64_t frozen_parameters = 0;           // values beside them
-  int64_t copied_parameters = 0;           // of these, values with a copy in the compute dtype
+  double frozen_bytes = 0;                 // of these, in the dtype or format that they are kept in
+  int64_t copied_parameters = 0;           // of all, values with a copy in the compute dtype
   int64_t fp8_parameters = 0;              // values of the recurrent modules' weights that fp8 recursions read
   std::vector<std::pair<int64_t, int64_t>> muon_matrices = {};  // rows and columns of what Muon iterates over
   int64_t train_examples = 0;   // of a table on the device; 0: the rows come from the host
