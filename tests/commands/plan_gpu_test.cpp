@@ -202,7 +202,8 @@ TEST_P(PlanGpuCausal, IsWithinATenthOfTheMeasuredPeak) {
       "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 2048, "eos_token_id": 1, "bos_token_id": 2,
       "tie_word_embeddings": true})";
   std::vector<std::string> overrides{"hf.model=" + folder.string(), "chat.max_length=513", "chat.buckets=1",
-                                     "polychromic.max_generation_length=64", "lora.r=16", "runtime.device=auto",
+                                     "lora.r=16", "polychromic.max_generation_length=100",
+                                     "runtime.device=auto",
                                      "ops.gemm_cache=" + testing::fresh_folder("cache").string()};
   overrides.insert(overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
   const config::LoadedConfig loaded = testing::small_polychromic_config(testing::fresh_folder("run"), overrides);

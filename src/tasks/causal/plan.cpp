@@ -146,9 +146,14 @@ void CausalPlan::read_layers(const CausalLm& lm) {
     if (index < 0) {
       const bool head = name.ends_with("lm_head.weight") || (facts_.tied && name.ends_with("embed_tokens.weight"));
       if (head) trains_head_ = trains_head_ || tensor.requires_grad();
+      if (name.ends_with("embed_tokens.weight")) trains_embedding_ = trains_embedding_ || tensor.requires_grad();
       continue;
     }
-    if (tensor.dim() < 2) continue;  // norms, biases
+    if (tensor.dim() < 2) {  // norms, biases
+      const bool of_adapter = name.find(".lora.") != std::string::npos;
+      trains_embedding_ = trains_embedding_ || (tensor.requires_grad() && !of_adapter);
+      continue;
+    }
     PlannedLinear* const linear = linear_of(layers_[static_cast<size_t>(index)], rest);
     require(linear != nullptr, ExitCode::usage, "plan does not know the layer '", name, "' of '", facts_.model_type,
             "'; 'hrm_train bench step' measures a step of it");

@@ -70,6 +70,8 @@ class CausalPlan : public ModelPlan {
   const PromptTokens& prompts() const { return prompts_; }
   const PlannedEncoder& encoder() const { return encoder_; }
   bool trains_head() const { return trains_head_; }
+  // Or norms, so that the backward pass goes through to the first block.
+  bool trains_embedding() const { return trains_embedding_; }
   int64_t cache_positions() const { return cache_positions_; }
   // Values of the weights that merging an adapter copies; 0 where it is not merged.
   double merged_values() const { return merged_values_; }
@@ -97,7 +99,7 @@ class CausalPlan : public ModelPlan {
   PlannedEncoder encoder_;
   std::vector<PlannedLayer> layers_;
   int64_t positions_ = 0, cache_positions_ = 0;
-  bool trains_head_ = false;
+  bool trains_head_ = false, trains_embedding_ = false;
   double merged_values_ = 0, largest_nf4_ = 0, nf4_values_ = 0;
   double matrix_elements_ = 0;
 };

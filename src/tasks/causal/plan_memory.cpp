@@ -26,19 +26,35 @@ class CausalBlock {
   CausalBlock(const PlanInput& in, const CausalPass& pass)
       : in_(in), model_(causal_plan(in)), facts_(model_.facts()), pass_(pass), size_(element_size(in.config)) {}
 
-  CausalBlockMemory memory(const PlannedLayer& layer) const {
+  // `begun`: whether what the block reads needs a gradient. Nothing is kept in front of the first layer that is trained.
+  CausalBlockMemory memory(const PlannedLayer& layer, bool begun) const {
     const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_, rstd = n * kWide;
-    CausalBlockMemory m;
-    // The layer's input or, with norms behind, its result.
-    const bool behind = facts_.form.norms_behind;
-    m.mixing = (behind || layer.qkv.keeps_input() ? unit : 0) + rstd + unit + attention(layer) + of(layer.qkv) + of(layer.o);
-    m.feed_forward = (behind || layer.gate_up.keeps_input() ? unit : 0) + rstd + gated(layer) + of(layer.gate_up) +
-                     of(layer.down);
-    m.output = unit;
-    m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_;
     const double act = n * layer.down.in * size_;
+    const bool behind = facts_.form.norms_behind;
+    CausalBlockMemory m;
+    if (begun || layer.qkv.keeps_input()) {
+      // The layer's input or, with norms behind, its result.
+      m.mixing = (behind || layer.qkv.keeps_input() ? unit : 0) + (begun || behind ? rstd : 0) + unit +
+                 attention(layer) + of(layer.qkv) + of(layer.o);
+      if (behind && !begun) m.mixing += unit;  // the input itself
+    } else if (layer.o.keeps_input()) {
+      m.mixing = n * layer.o.in * size_ + of(layer.o) + unit + (behind ? unit + rstd : 0);
+    }
+    if (begun || layer.qkv.keeps_input() || layer.o.keeps_input()) {
+      const bool kept = behind || layer.gate_up.keeps_input() || !general(layer);
+      m.feed_forward = (kept ? unit : 0) + rstd + gated(layer) + of(layer.gate_up) + of(layer.down);
+    } else if (layer.gate_up.keeps_input()) {
+      m.feed_forward = unit + gated(layer) + of(layer.gate_up) + of(layer.down) + (behind ? unit + rstd : 0);
+    } else if (layer.down.keeps_input()) {
+      m.feed_forward = act + of(layer.down) + (behind ? unit + rstd : 0);
+    }
+    m.output = begun || trains(layer) ? unit : 0;
+    m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_;
     m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit);
     return m;
+  }
+  static bool trains(const PlannedLayer& layer) {
+    return layer.qkv.keeps_input() || layer.o.keeps_input() || layer.gate_up.keeps_input() || layer.down.keeps_input();
   }
 
   // Temporaries of a pass that is not recorded, without the residual stream.
@@ -54,11 +70,7 @@ class CausalBlock {
   // What an adapter keeps besides its input.
   double of(const PlannedLinear& layer) const {
     if (layer.targets == 0) return 0;
-    double values = layer.targets * rank();
-    if (in_.config.lora.dora) {
-      values += layer.adapted;
-      if (in_.config.lora.dropout > 0) values += layer.in;
-    }
+    const double values = layer.targets * rank() + (in_.config.lora.dora ? layer.adapted : 0);
     return pass_.tokens * values * size_;
   }
 
@@ -69,7 +81,9 @@ class CausalBlock {
     // The values before the norms of q and k.
     if (facts_.qk_norm) kept += places * (q + kv) * size_;
     if (facts_.form.wide_qk_norm) kept += n * ((q + kv) * size_ + 2 * kWide);
-    if (pass_.shared && layer.o.keeps_input()) kept += n * q * size_;
+    // What o_proj reads, where that is a tensor of its own.
+    const bool dropped = in_.config.lora.dora && in_.config.lora.dropout > 0 && layer.o.targets > 0;
+    if (dropped || (pass_.shared && layer.o.keeps_input())) kept += n * q * size_;
     const auto masked = [&](double rows, double length) {
       if (rows == 0) return 0.0;
       const bool window = facts_.window > 0 && number(facts_.window) < length;
@@ -160,13 +174,14 @@ class CausalWalk {
     ledger_.moment = "forward pass";
     const double unit = pass.tokens * width_ * size_;
     const bool again = in_.config.hf.recompute;
-    double first = unit;  // of the embedding
-    if (again) first += masks(pass);  // of bytes
+    bool begun = model_.trains_embedding();
+    const double first = (begun || again ? unit : 0) + (again ? masks(pass) : 0);  // of the embedding; of bytes
     keep(first);
     kept_.push_back({.mixing = first});
     const CausalBlock of(in_, pass);
     for (const PlannedLayer& layer : model_.layers()) {
-      CausalBlockMemory block = of.memory(layer);
+      const CausalBlockMemory block = of.memory(layer, begun || again);
+      begun = begun || CausalBlock::trains(layer);
       if (again) {
         ledger_.take(block.total());
         ledger_.give(block.total() - block.output);
