@@ -111,10 +111,10 @@ std::string grouped_attention_source(const models::DecoderOptions& o, StackKind 
 )");
   const int64_t q_width = o.heads * o.head_dim, kv_width = o.kv_heads * o.head_dim;
   if (o.form.wide_qk_norm) {
-    source += cat("    q = self.q_norm.forward(torch.narrow(qkv, 2, 0, ", q_width,
-                  "))\n    k = self.k_norm.forward(torch.narrow(qkv, 2, ", q_width, ", ", kv_width,
-                  "))\n    qkv = torch.cat([q, k, torch.narrow(qkv, 2, ", q_width + kv_width, ", ", kv_width,
-                  ")], 2)\n");
+    source +=
+        cat("    q = self.q_norm.forward(torch.narrow(qkv, 2, 0, ", q_width,
+            "))\n    k = self.k_norm.forward(torch.narrow(qkv, 2, ", q_width, ", ", kv_width,
+            "))\n    qkv = torch.cat([q, k, torch.narrow(qkv, 2, ", q_width + kv_width, ", ", kv_width, ")], 2)\n");
   }
   source += cat("    qkv = qkv.view([rows, length, ", o.heads + 2 * o.kv_heads, ", ", o.head_dim, R"(])
     q = torch.narrow(qkv, 2, 0, )",

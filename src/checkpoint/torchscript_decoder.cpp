@@ -38,8 +38,8 @@ Module DecoderExporter::block(const std::string& name, StackKind kind, bool cros
   if (options_.qk_norm || options_.form.wide_qk_norm) {
     // These norms multiply by their weight in every family.
     for (const char* norm : {"q_norm", "k_norm"}) {
-      attention.push_back(child(norm, object("HeadNorm", {parameter("weight", cat(attn, norm, ".weight"))},
-                                             rms_norm_source(options_.eps))));
+      attention.push_back(child(
+          norm, object("HeadNorm", {parameter("weight", cat(attn, norm, ".weight"))}, rms_norm_source(options_.eps))));
     }
   }
   Members members{
@@ -99,8 +99,8 @@ Module DecoderExporter::decoder(const std::string& name, bool prefix, bool cross
   }
   source += cat("    h = x\n", lines, "    h = self.norm.forward(h)\n");
   if (prefix) source += "    h = torch.narrow(h, 1, memory.size(1), ids.size(1))\n";
-  source += options_.tied ? "    return torch.linear(h, self.embed_tokens.weight)\n"
-                          : "    return self.lm_head.forward(h)\n";
+  source +=
+      options_.tied ? "    return torch.linear(h, self.embed_tokens.weight)\n" : "    return self.lm_head.forward(h)\n";
   return object("Decoder", members, source);
 }
 

@@ -134,8 +134,8 @@ def forward(self, ids: Tensor, prompt_ids: Tensor, prompt_mask: Optional[Tensor]
                     frequencies()};
     const std::string lines = add_blocks(members, "enc", lm_.enc_layers, StackKind::encoder, /*cross=*/false);
     return object("Encoder", members,
-                  cat("\ndef forward(self, ids: Tensor, attended: Optional[Tensor]) -> Tensor:\n    x = ", kEmbedTokens, "\n",
-                      tables_source("x.size(1)"), R"(
+                  cat("\ndef forward(self, ids: Tensor, attended: Optional[Tensor]) -> Tensor:\n    x = ", kEmbedTokens,
+                      "\n", tables_source("x.size(1)"), R"(
     mask: Optional[Tensor] = None
     if attended is not None:
         mask = attended.unsqueeze(1).unsqueeze(1)
@@ -169,8 +169,8 @@ def forward(self, ids: Tensor, prompt_ids: Tensor, prompt_mask: Optional[Tensor]
       lines += cat("    h = self.layer", i, ".forward(h, attended)\n");
     }
     return object("Encoder", members,
-                  cat("\ndef forward(self, ids: Tensor, attended: Optional[Tensor]) -> Tensor:\n    h = ", kEmbedTokens, "\n",
-                      lines, "    return self.norm.forward(h)\n"));
+                  cat("\ndef forward(self, ids: Tensor, attended: Optional[Tensor]) -> Tensor:\n    h = ", kEmbedTokens,
+                      "\n", lines, "    return self.norm.forward(h)\n"));
   }
 
   Module modern_answers() {

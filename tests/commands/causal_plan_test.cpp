@@ -6,8 +6,8 @@
 #include <fstream>
 #include <set>
 
-#include "commands/plan/ranks.h"
 #include "commands/plan_cases.h"
+#include "commands/rehearsal.h"
 #include "hrm/formats/hf_family.h"
 #include "hrm/nn/linear.h"
 #include "hrm/nn/lm_head.h"
@@ -100,9 +100,8 @@ TEST_P(CausalPlanKept, KeepsWhatAStepKeeps) {
   const at::Tensor ids = at::randint(264, {rows, T}, at::kLong), labels = at::randint(264, {rows, T}, at::kLong);
   const auto step = [&](const auto& between) {
     models::LanguageOutput output = model.forward({.ids = ids});
-    const objectives::LanguageLoss loss =
-        objectives::language_loss(model, output, labels, {.chunk = config.objective.chunk},
-                                  at::full({}, labels.numel(), at::kFloat));
+    const objectives::LanguageLoss loss = objectives::language_loss(
+        model, output, labels, {.chunk = config.objective.chunk}, at::full({}, labels.numel(), at::kFloat));
     output = {};
     between();
     loss.loss.backward();
@@ -153,26 +152,28 @@ TEST_P(CausalPlanPeak, IsThatOfAStep) {
   EXPECT_NEAR(planned, peak, 0.12 * peak) << plan.peak_moment;
 }
 
-const Overrides kRewards{"grpo.start_step=1", "grpo.rewards=length", "grpo.num_generations=3",
-                         "polychromic.objective=none", "grpo.max_completion_length=8", "polychromic.max_generation_length=100"};
+const Overrides kRewards{
+    "grpo.start_step=1",          "grpo.rewards=length",          "grpo.num_generations=3",
+    "polychromic.objective=none", "grpo.max_completion_length=8", "polychromic.max_generation_length=100"};
 
-INSTANTIATE_TEST_SUITE_P(
-    Ways, CausalPlanPeak,
-    ::testing::Values(CausalVariant{"together", "qwen3", {}},
-                      CausalVariant{"apart", "qwen3", {"polychromic.share_prompts=answers"}},
-                      CausalVariant{"off", "llama", {"polychromic.share_prompts=off"}},
-                      CausalVariant{"micro", "llama", {"train.micro_batch_size=4"}},
-                      CausalVariant{"constant", "qwen3", {"polychromic.objective=compat"}},
-                      CausalVariant{"rewards", "qwen3", kRewards},
-                      CausalVariant{"reference", "llama", with(kRewards, {"grpo.beta=0.1"})},
-                      CausalVariant{"window", "mistral", {}}, CausalVariant{"wide_norms", "olmo2", {}},
-                      CausalVariant{"whole", "gemma", {"lora.r=0"}}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Ways, CausalPlanPeak,
+                         ::testing::Values(CausalVariant{"together", "qwen3", {}},
+                                           CausalVariant{"apart", "qwen3", {"polychromic.share_prompts=answers"}},
+                                           CausalVariant{"off", "llama", {"polychromic.share_prompts=off"}},
+                                           CausalVariant{"micro", "llama", {"train.micro_batch_size=4"}},
+                                           CausalVariant{"constant", "qwen3", {"polychromic.objective=compat"}},
+                                           CausalVariant{"rewards", "qwen3", kRewards},
+                                           CausalVariant{"reference", "llama", with(kRewards, {"grpo.beta=0.1"})},
+                                           CausalVariant{"window", "mistral", {}},
+                                           CausalVariant{"wide_norms", "olmo2", {}},
+                                           CausalVariant{"whole", "gemma", {"lora.r=0"}}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(CausalPlan, StateOfTheWeights) {
   for (const Overrides& more :
-       {Overrides{}, Overrides{"lora.r=0"}, Overrides{"hf.quantize=nf4"}, Overrides{"lora.modules_to_save=lm_head,norm"},
-        Overrides{"lora.dora=true", "optim.name=lion"}, Overrides{"lora.targets=all-linear", "optim.ema=0.9"}}) {
+       {Overrides{}, Overrides{"lora.r=0"}, Overrides{"hf.quantize=nf4"},
+        Overrides{"lora.modules_to_save=lm_head,norm"}, Overrides{"lora.dora=true", "optim.name=lion"},
+        Overrides{"lora.targets=all-linear", "optim.ema=0.9"}}) {
     SmallPolychromic run(testing::fresh_folder("run"), with({"precision.compute=bf16"}, more));
     run.trainer.start_fresh();
     const PlanInput in = causal_input(run.loaded.config, 30);
@@ -229,9 +230,13 @@ config::Config measured_config(const std::string& size, const Overrides& more) {
       .config;
 }
 
-const Overrides kMeasuredStep{"chat.buckets=64", "train.global_batch_size=16", "train.micro_batch_size=4",
-                              "polychromic.n_generations=3", "polychromic.max_generation_length=100",
-                              "polychromic.diversity_encoder_model=" + test::source_dir() + "/tests/fixtures/bert_embed"};
+const Overrides kMeasuredStep{
+    "chat.buckets=64",
+    "train.global_batch_size=16",
+    "train.micro_batch_size=4",
+    "polychromic.n_generations=3",
+    "polychromic.max_generation_length=100",
+    "polychromic.diversity_encoder_model=" + test::source_dir() + "/tests/fixtures/bert_embed"};
 const Overrides kMeasuredLora{"chat.buckets=1", "polychromic.objective=none", "train.global_batch_size=4"};
 
 TEST(CausalPlan, IsNearWhatWasMeasured) {
@@ -273,19 +278,19 @@ TEST(CausalPlan, FollowsTheSettings) {
   EXPECT_GT(item(plan({"hf.quantize=nf4"}).time, "decode"), item(each.time, "decode"));
   EXPECT_EQ(item(plan({"hf.quantize=nf4"}).memory, "merged weights"), 0);
   // Of an adapter beside a large model little is trained, and the weights in fp32 are the peak.
-  const Plan one = make_plan(causal_input(
-      measured_config("8B", {"polychromic.objective=none", "train.global_batch_size=1"}), 0));
+  const Plan one =
+      make_plan(causal_input(measured_config("8B", {"polychromic.objective=none", "train.global_batch_size=1"}), 0));
   EXPECT_EQ(one.peak_moment, "loading");
 }
 
 // GRPO: several steps learn from one batch of completions.
 TEST(CausalPlan, Rewards) {
   const auto plan = [](const Overrides& more) {
-    return make_plan(causal_input(measured_config("0.6B", with({"grpo.start_step=1", "grpo.rewards=length",
-                                                                "polychromic.objective=none", "train.steps=100",
-                                                                "train.global_batch_size=8"},
-                                                               more)),
-                                  64));
+    return make_plan(causal_input(
+        measured_config("0.6B", with({"grpo.start_step=1", "grpo.rewards=length", "polychromic.objective=none",
+                                      "train.steps=100", "train.global_batch_size=8"},
+                                     more)),
+        64));
   };
   const Plan once = plan({}), twice = plan({"grpo.num_iterations=2"}), late = plan({"grpo.start_step=51"});
   EXPECT_NEAR(item(twice.time, "decode"), item(once.time, "decode") / 2, 1e-9);
@@ -293,23 +298,47 @@ TEST(CausalPlan, Rewards) {
   EXPECT_GT(plan({"grpo.beta=0.04"}).step_ms, once.step_ms);
 }
 
-TEST(CausalPlan, RehearsesTheExchanges) {
-  PlanInput in = causal_input(measured_config("0.6B", kMeasuredStep), 64);
-  in.ranks = 2;
-  const std::vector<StepExchange> exchanges = rehearse_step(in);
-  const auto count = [&](const std::string& what) {
-    return std::count_if(exchanges.begin(), exchanges.end(), [&](const auto& e) { return e.what == what; });
+struct CausalRanksCase {
+  const char* name;
+  Overrides more;
+};
+void PrintTo(const CausalRanksCase& value, std::ostream* out) {
+  *out << value.name;
+}
+
+class CausalRehearsal : public ::testing::TestWithParam<CausalRanksCase> {};
+
+// What is sent is what training sends.
+TEST_P(CausalRehearsal, IsWhatTrainingSends) {
+  const Overrides& more = GetParam().more;
+  const config::Config config = testing::small_polychromic_config(testing::fresh_folder("config"), more).config;
+  testing::expect_rehearsed<SmallPolychromic>(causal_input(config, 30), more);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, CausalRehearsal,
+    ::testing::Values(CausalRanksCase{"adapter", kNothingSampled},
+                      CausalRanksCase{"whole", with(kNothingSampled, {"lora.r=0"})}, CausalRanksCase{"completions", {}},
+                      CausalRanksCase{"apart", {"polychromic.share_prompts=answers"}},
+                      CausalRanksCase{"off", {"polychromic.share_prompts=off"}},
+                      CausalRanksCase{"constant", {"polychromic.objective=compat"}},
+                      CausalRanksCase{"normalised", {"polychromic.normalize_advantages=true"}},
+                      CausalRanksCase{"accumulation", {"train.micro_batch_size=1"}},
+                      CausalRanksCase{"zero1", with(kNothingSampled, {"parallel.zero=1", "optim.ema=0.9"})},
+                      CausalRanksCase{"rewards", with(kRewards, {"train.global_batch_size=8"})}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// The pass over completions comes after that over responses, and goes back first.
+TEST(CausalBackward, IsDoneBlockByBlock) {
+  const auto done = [](const Overrides& more, int64_t groups) {
+    const PlanInput in = causal_input(measured_config("0.6B", with(kMeasuredStep, more)), 64);
+    return in.model->backward_done(in, groups, 28);
   };
-  EXPECT_EQ(count("tokens"), 1);
-  EXPECT_GE(count("answers"), 3);
-  EXPECT_GT(count("gradients"), 0);
-  double last = -1;
-  for (const StepExchange& e : exchanges) {
-    if (e.what != "gradients") continue;
-    EXPECT_GE(e.ready, last);
-    last = e.ready;
-  }
-  EXPECT_EQ(last, 1);
+  EXPECT_DOUBLE_EQ(done({}, 0), 0);
+  EXPECT_DOUBLE_EQ(done({}, 7), 0.25);
+  EXPECT_DOUBLE_EQ(done({}, 28), 1);
+  EXPECT_DOUBLE_EQ(done({"polychromic.share_prompts=off"}, 14), 0.75);
+  EXPECT_DOUBLE_EQ(done({"polychromic.share_prompts=off"}, 28), 1);
 }
 
 }  // namespace

@@ -201,8 +201,11 @@ TEST_P(PlanGpuCausal, IsWithinATenthOfTheMeasuredPeak) {
       "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16,
       "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 2048, "eos_token_id": 1, "bos_token_id": 2,
       "tie_word_embeddings": true})";
-  std::vector<std::string> overrides{"hf.model=" + folder.string(), "chat.max_length=513", "chat.buckets=1",
-                                     "lora.r=16", "polychromic.max_generation_length=100",
+  std::vector<std::string> overrides{"hf.model=" + folder.string(),
+                                     "chat.max_length=513",
+                                     "chat.buckets=1",
+                                     "lora.r=16",
+                                     "polychromic.max_generation_length=100",
                                      "runtime.device=auto",
                                      "ops.gemm_cache=" + testing::fresh_folder("cache").string()};
   overrides.insert(overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
@@ -217,17 +220,17 @@ TEST_P(PlanGpuCausal, IsWithinATenthOfTheMeasuredPeak) {
 
 INSTANTIATE_TEST_SUITE_P(
     Recipes, PlanGpuCausal,
-    ::testing::Values(
-        Recipe{"Adapter", "qwen3", {"polychromic.objective=none"}},
-        Recipe{"Nf4", "llama", {"polychromic.objective=none", "hf.quantize=nf4"}},
-        Recipe{"Recompute", "llama", {"polychromic.objective=none", "hf.recompute=true"}},
-        Recipe{"Whole", "llama", {"polychromic.objective=none", "lora.r=0"}},
-        Recipe{"Gelu", "gemma", {"polychromic.objective=none", "lora.r=0"}}, Recipe{"Completions", "qwen3", {}},
-        Recipe{"Apart", "qwen3", {"polychromic.share_prompts=answers"}},
-        Recipe{"Rewards",
-               "qwen3",
-               {"polychromic.objective=none", "grpo.start_step=1", "grpo.rewards=length", "grpo.num_generations=4",
-                "grpo.max_completion_length=64"}}),
+    ::testing::Values(Recipe{"Adapter", "qwen3", {"polychromic.objective=none"}},
+                      Recipe{"Nf4", "llama", {"polychromic.objective=none", "hf.quantize=nf4"}},
+                      Recipe{"Recompute", "llama", {"polychromic.objective=none", "hf.recompute=true"}},
+                      Recipe{"Whole", "llama", {"polychromic.objective=none", "lora.r=0"}},
+                      Recipe{"Gelu", "gemma", {"polychromic.objective=none", "lora.r=0"}},
+                      Recipe{"Completions", "qwen3", {}},
+                      Recipe{"Apart", "qwen3", {"polychromic.share_prompts=answers"}},
+                      Recipe{"Rewards",
+                             "qwen3",
+                             {"polychromic.objective=none", "grpo.start_step=1", "grpo.rewards=length",
+                              "grpo.num_generations=4", "grpo.max_completion_length=64"}}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -105,6 +105,9 @@ struct ModelOutline {
   std::shared_ptr<torch::nn::Module> model;
   nn::ParameterSet* parameters = nullptr;  // of the model, not built yet
   bool blocks_run_once = false;            // nn::ParameterSet::build
+  // Gradient groups (nn/gradient_ready.h), the last ones, that no backward pass marks, since the input of their blocks
+  // needs no gradient. They travel when the pass is over.
+  int64_t unmarked_groups = 0;
   optim::GroupDefaults group_defaults = {};
   double flops_per_sample = 0;  // PlanInput::flops_per_sample
   int64_t fp8_parameters = 0;   // PlanInput::fp8_parameters

@@ -319,7 +319,8 @@ void add_export(CLI::App& app, Action& action) {
                   "transformers to torchscript")
       ->required()
       ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf", "peft", "checkpoint"}));
-  sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + ", or a folder that PEFT or transformers saved")
+  sub->add_option("--checkpoint", o->checkpoint,
+                  std::string(kRunOrStep) + ", or a folder that PEFT or transformers saved")
       ->type_name("PATH")
       ->required();
   sub->add_option("--out", o->out, "file to write; for hf, peft and checkpoint a new folder")

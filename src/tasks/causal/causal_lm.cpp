@@ -49,8 +49,7 @@ bool unties(const config::LoraConfig& lora) {
          });
 }
 
-models::DecoderOptions configured_decoder(const config::Config& config, const HfModelConfig& facts,
-                                          int64_t positions) {
+models::DecoderOptions configured_decoder(const config::Config& config, const HfModelConfig& facts, int64_t positions) {
   models::DecoderOptions options = checkpoint::decoder_options_of(facts, positions);
   options.recompute = config.hf.recompute;
   if (config.hf.quantize == config::Quantization::nf4) options.weights = nn::WeightFormat::nf4;

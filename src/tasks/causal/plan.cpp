@@ -68,10 +68,8 @@ std::vector<CausalPass> causal_passes(const PlanInput& in, PolychromicKind kind,
   config.train.micro_batch_size = micro;
   const PolychromicPlan plan(config, in.ranks);
   const int64_t T = config.chat.max_length - 1, rows = plan.answers(kind);
-  const CausalPass responses{.tokens = number(micro * T),
-                             .rows = number(micro),
-                             .length = number(T),
-                             .response_labels = number(micro * T)};
+  const CausalPass responses{
+      .tokens = number(micro * T), .rows = number(micro), .length = number(T), .response_labels = number(micro * T)};
   if (kind != PolychromicKind::rewards && !plan.learns_from_answers(kind)) return {responses};
 
   const int64_t new_tokens = plan.tokens(kind), longest = prompt + new_tokens - 1;
@@ -82,8 +80,7 @@ std::vector<CausalPass> causal_passes(const PlanInput& in, PolychromicKind kind,
                      !(config.lora.r > 0 && config.lora.dropout > 0);
   const int64_t labelled = rows * new_tokens;
   const int64_t tokens = rows * (new_tokens - 1) + (joins ? 0 : plan.prompts(kind) * prompt);
-  const int64_t shared =
-      share == SharedPrompts::off ? 0 : PrefixSharing::capacity(std::max(tokens, labelled), rows, W);
+  const int64_t shared = share == SharedPrompts::off ? 0 : PrefixSharing::capacity(std::max(tokens, labelled), rows, W);
   CausalPass answers{.loss = CausalPass::Loss::answers,
                      .tokens = number(shared > 0 ? shared : rows * W),
                      .answer_rows = number(rows),
@@ -216,9 +213,18 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
   return {.model = lm.model,
           .parameters = &lm.model->parameter_set(),
           .blocks_run_once = false,
+          .unmarked_groups = unmarked_groups(),
           .group_defaults = causal_group_defaults(),
           .flops_per_sample = 2 * matrix_elements_ * tokens / number(plan.micro_rows),
           .metric_sums = static_cast<int64_t>(PolychromicMetrics(plan, rewards, measures).names().size())};
+}
+
+// Blocks up to the first one that is trained.
+int64_t CausalPlan::unmarked_groups() const {
+  if (trains_embedding_) return 0;
+  const auto first =
+      std::find_if(layers_.begin(), layers_.end(), [](const PlannedLayer& layer) { return layer.trains(); });
+  return std::min<int64_t>(first - layers_.begin() + 1, static_cast<int64_t>(layers_.size()));
 }
 
 namespace {
@@ -327,18 +333,20 @@ SampledTimes sampled_times(const PlanInput& in, const CausalPlan& model, const P
   const HfModelConfig& f = model.facts();
   const double size = element_size(in.config), slowdown = product_slowdown(in.config);
   const double prompts = number(plan.micro_batches * plan.prompts(kind)), rows = prompts * number(plan.samples(kind));
-  const double asked = in.config.polychromic.generation_batch > 0 ? number(in.config.polychromic.generation_batch) : 256;
+  const double asked =
+      in.config.polychromic.generation_batch > 0 ? number(in.config.polychromic.generation_batch) : 256;
   const double batch = std::min(asked, rows), batches = std::ceil(rows / batch);
   const double head = number(f.vocab_size * f.hidden_size);
   SampledTimes t;
   t.merge = clock.moved(2 * size * model.merged_values());
   const double P = number(model.prompts().mean);
   const double attention = 4 * prompts * P * P / 2 * number(f.heads * f.head_dim * f.layers);
-  t.prefill = clock.slower(2 * slowdown * prompts * P * model.block_values(), kProductShare, size * model.block_values()) +
-              clock.slower(slowdown * attention, kCausalShare, 0);
+  t.prefill =
+      clock.slower(2 * slowdown * prompts * P * model.block_values(), kProductShare, size * model.block_values()) +
+      clock.slower(slowdown * attention, kCausalShare, 0);
   // Every token reads all weights once for the batch, and each row's keys and values so far.
-  const double weights = size * (model.block_values() + head) +
-                         (model.nf4_values() > 0 ? (kNf4Bytes + size) * model.nf4_values() : 0);
+  const double weights =
+      size * (model.block_values() + head) + (model.nf4_values() > 0 ? (kNf4Bytes + size) * model.nf4_values() : 0);
   const double held = P + number(plan.tokens(kind)) / 2;
   const double keys = f.window > 0 ? std::min(held, number(f.window)) : held;
   const double cache = size * batch * keys * number(2 * f.layers * f.kv_heads * f.head_dim);

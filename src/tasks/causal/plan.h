@@ -25,6 +25,7 @@ struct PlannedLinear {
 };
 struct PlannedLayer {
   PlannedLinear qkv, o, gate_up, down;
+  bool trains() const { return qkv.keeps_input() || o.keeps_input() || gate_up.keeps_input() || down.keeps_input(); }
 };
 
 // Tokens of the prompts that are answered; both 0 where nothing is sampled.
@@ -41,10 +42,10 @@ struct PlannedEncoder {
 struct CausalPass {
   enum class Loss { responses, answers, both };
   Loss loss = Loss::responses;
-  double tokens = 0;                        // of everything but attention
-  double rows = 0, length = 0;              // that attention sees
-  double answer_rows = 0, answer_length = 0;  // that it sees besides, or instead where rows is 0
-  bool shared = false;                      // tokens are spread to these rows
+  double tokens = 0;                              // of everything but attention
+  double rows = 0, length = 0;                    // that attention sees
+  double answer_rows = 0, answer_length = 0;      // that it sees besides, or instead where rows is 0
+  bool shared = false;                            // tokens are spread to these rows
   double response_labels = 0, answer_labels = 0;  // hidden states that the losses read
   bool recorded = true;
   double places() const { return rows * length + answer_rows * answer_length; }
@@ -52,10 +53,10 @@ struct CausalPass {
 // The passes of a micro-batch of `micro` samples in a step of this kind, in order.
 std::vector<CausalPass> causal_passes(const PlanInput& in, PolychromicKind kind, int64_t micro, int64_t prompt);
 
-// How many of the steps of a run are of each kind, as shares. `samples`: of all steps, those that sample.
+// How many of the steps of a run are of each kind, as shares of all steps.
 struct StepShares {
   double responses = 0, diversity = 0, rewards = 0;
-  double samples_rewards = 0;  // of all steps, those of kind rewards with new answers
+  double samples_rewards = 0;  // those of kind rewards with new answers
 };
 StepShares step_shares(const config::Config& config, const PolychromicPlan& plan);
 
@@ -92,6 +93,7 @@ class CausalPlan : public ModelPlan {
 
  private:
   void read_layers(const CausalLm& lm);
+  int64_t unmarked_groups() const;
 
   HfModelConfig facts_;
   std::string name_;

@@ -26,7 +26,8 @@ class CausalBlock {
   CausalBlock(const PlanInput& in, const CausalPass& pass)
       : in_(in), model_(causal_plan(in)), facts_(model_.facts()), pass_(pass), size_(element_size(in.config)) {}
 
-  // `begun`: whether what the block reads needs a gradient. Nothing is kept in front of the first layer that is trained.
+  // `begun`: whether what the block reads needs a gradient. Nothing is kept in front of the first layer that is
+  // trained.
   CausalBlockMemory memory(const PlannedLayer& layer, bool begun) const {
     const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_, rstd = n * kWide;
     const double act = n * layer.down.in * size_;
@@ -48,20 +49,17 @@ class CausalBlock {
     } else if (layer.down.keeps_input()) {
       m.feed_forward = act + of(layer.down) + (behind ? unit + rstd : 0);
     }
-    m.output = begun || trains(layer) ? unit : 0;
+    m.output = begun || layer.trains() ? unit : 0;
     m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_;
     m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit);
     return m;
-  }
-  static bool trains(const PlannedLayer& layer) {
-    return layer.qkv.keeps_input() || layer.o.keeps_input() || layer.gate_up.keeps_input() || layer.down.keeps_input();
   }
 
   // Temporaries of a pass that is not recorded, without the residual stream.
   double plain(const PlannedLayer& layer) const {
     const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_;
-    return unit + std::max(3 * n * layer.down.in * size_, (pass_.shared ? 2 : 1) * n * layer.qkv.out * size_ +
-                                                              n * layer.o.in * size_);
+    return unit + std::max(3 * n * layer.down.in * size_,
+                           (pass_.shared ? 2 : 1) * n * layer.qkv.out * size_ + n * layer.o.in * size_);
   }
 
  private:
@@ -181,7 +179,7 @@ class CausalWalk {
     const CausalBlock of(in_, pass);
     for (const PlannedLayer& layer : model_.layers()) {
       const CausalBlockMemory block = of.memory(layer, begun || again);
-      begun = begun || CausalBlock::trains(layer);
+      begun = begun || layer.trains();
       if (again) {
         ledger_.take(block.total());
         ledger_.give(block.total() - block.output);
@@ -299,7 +297,8 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
   memory.add("dequantised layer", size * largest_nf4_, "a workspace that the layers stored as NF4 share");
   const double answers = number(plan.most_samples());
   double data = number(plan.rows) * T * (config.chat.packing ? 20 : 16) + answers * room * 20;
-  if (config.polychromic.share_prompts != config::SharedPrompts::off && plan.learns_from_answers(PolychromicKind::rewards)) {
+  if (config.polychromic.share_prompts != config::SharedPrompts::off &&
+      plan.learns_from_answers(PolychromicKind::rewards)) {
     data += 48 * answers * room;  // tables of tokens that rows share
   }
   memory.add("data", data, "ids, labels and weights of responses and completions");

@@ -50,7 +50,8 @@ PromptTokens prompts_of_data(const config::Config& config) {
   int64_t sum = 0;
   PromptTokens tokens;
   for (const int64_t example : sides.train.examples) {
-    const auto length = static_cast<int64_t>(sides.train.dataset->examples()[static_cast<size_t>(example)].prompt_ids.size());
+    const auto length =
+        static_cast<int64_t>(sides.train.dataset->examples()[static_cast<size_t>(example)].prompt_ids.size());
     sum += length;
     tokens.longest = std::max(tokens.longest, length);
   }
@@ -66,9 +67,10 @@ PlannedModel plan_polychromic(const config::Config& config, const PlanData& data
           config.hf.model, "' is in its config.json, leave it out");
   PromptTokens prompts{.mean = data.seq_len, .longest = data.seq_len};
   const bool samples = PolychromicPlan(config, 1).most_samples() > 0;
-  require(samples || data.seq_len == 0, ExitCode::usage,
-          "--seq-len is the length of prompts that are answered, and this configuration samples no answers; rows are as "
-          "long as chat.max_length says, leave it out");
+  require(
+      samples || data.seq_len == 0, ExitCode::usage,
+      "--seq-len is the length of prompts that are answered, and this configuration samples no answers; rows are as "
+      "long as chat.max_length says, leave it out");
   if (samples && data.seq_len == 0) {
     require(!config.data.train.empty(), ExitCode::usage,
             "data.train is empty; give data, or the length of a prompt in tokens with --seq-len");
