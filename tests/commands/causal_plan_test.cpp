@@ -219,6 +219,28 @@ TEST(CausalPlan, StateOfTheWeights) {
   }
 }
 
+// Weights are there in fp32 before the frozen ones get the compute dtype.
+TEST(CausalPlan, LoadingIsThePeakOfSmallSteps) {
+  const std::filesystem::path dir = testing::fresh_folder("loading");
+  std::filesystem::create_directories(dir);
+  std::ofstream(dir / "config.json") << R"({"model_type": "llama", "vocab_size": 264, "hidden_size": 256,
+      "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 4, "max_position_embeddings": 256})";
+  const auto loaded = testing::small_polychromic_config(
+      testing::fresh_folder("run"), with(kNothingSampled, {"hf.model=" + dir.string(), "precision.compute=bf16",
+                                                           "train.global_batch_size=1", "chat.max_length=16"}));
+  const Plan plan = plan_like_cpu(loaded.config, 0);
+  EXPECT_EQ(plan.peak_moment, "loading");
+  const auto bytes = std::make_shared<HostBytes>();
+  {
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, bytes);
+    Runtime runtime;
+    runtime.compute_dtype = at::kBFloat16;
+    tasks::open_causal_lm(loaded.config, runtime);
+  }
+  const double planned = plan.tensors_peak - item(plan.memory, "workspaces");
+  EXPECT_NEAR(planned, static_cast<double>(bytes->peak), 0.1 * static_cast<double>(bytes->peak));
+}
+
 // The steps of docs/benchmarks.md, "Causal language models", on one H200: rows of 512 tokens, prompts of 64.
 config::Config measured_config(const std::string& size, const Overrides& more) {
   const bool large = size == "8B";

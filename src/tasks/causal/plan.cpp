@@ -88,9 +88,10 @@ std::vector<CausalPass> causal_passes(const PlanInput& in, PolychromicKind kind,
                      .shared = shared > 0,
                      .answer_labels = number(shared > 0 ? shared : rows * W)};
   if (kind == PolychromicKind::rewards) {
-    if (config.grpo.beta == 0) return {answers};
     CausalPass reference = answers;
     reference.recorded = false;
+    answers.logits_twice = true;
+    if (config.grpo.beta == 0) return {answers};
     return {reference, answers};
   }
   if (!joins || shared == 0) return {responses, answers};
@@ -139,6 +140,7 @@ void CausalPlan::read_layers(const CausalLm& lm) {
   std::map<std::string, at::Tensor> parameters;
   for (const auto& item : lm.model->named_parameters()) parameters[item.key()] = item.value();
   for (const auto& [name, tensor] : parameters) {
+    if (tensor.scalar_type() != at::kFloat) largest_frozen_ = std::max(largest_frozen_, number(tensor.numel()));
     const auto [index, rest] = in_layer(name);
     if (index < 0) {
       const bool head = name.ends_with("lm_head.weight") || (facts_.tied && name.ends_with("embed_tokens.weight"));
@@ -252,10 +254,10 @@ class CausalClock {
       if (pass.recorded) block(layer, pass, true);
     }
     const double labels = pass.response_labels + pass.answer_labels;
-    const double head = pass.recorded ? (model_.trains_head() ? 3 : 2) : 1;
-    const double again_for_answers = pass.recorded && in_.config.grpo.start_step > 0 ? 1 : 0;  // token_log_probs
-    product(labels, width_, number(model_.facts().vocab_size), head + again_for_answers, false);
-    move((head + again_for_answers) * labels * number(model_.facts().vocab_size) * size_, 1, false);
+    double head = pass.recorded ? (model_.trains_head() ? 3 : 2) : 1;
+    if (pass.logits_twice) ++head;
+    product(labels, width_, number(model_.facts().vocab_size), head, false);
+    move(head * labels * number(model_.facts().vocab_size) * size_, 1, false);
   }
 
  private:

@@ -48,6 +48,7 @@ struct CausalPass {
   bool shared = false;                            // tokens are spread to these rows
   double response_labels = 0, answer_labels = 0;  // hidden states that the losses read
   bool recorded = true;
+  bool logits_twice = false;  // in the backward pass again, as token_log_probs does
   double places() const { return rows * length + answer_rows * answer_length; }
 };
 // The passes of a micro-batch of `micro` samples in a step of this kind, in order.
@@ -76,6 +77,8 @@ class CausalPlan : public ModelPlan {
   int64_t cache_positions() const { return cache_positions_; }
   // Values of the weights that merging an adapter copies; 0 where it is not merged.
   double merged_values() const { return merged_values_; }
+  // Values of the largest weight that is frozen and has another dtype when it is read; 0: there is none.
+  double largest_frozen() const { return largest_frozen_; }
   // Values of the largest layer that is stored as NF4, and of all of them.
   double largest_nf4() const { return largest_nf4_; }
   double nf4_values() const { return nf4_values_; }
@@ -102,7 +105,7 @@ class CausalPlan : public ModelPlan {
   std::vector<PlannedLayer> layers_;
   int64_t positions_ = 0, cache_positions_ = 0;
   bool trains_head_ = false, trains_embedding_ = false;
-  double merged_values_ = 0, largest_nf4_ = 0, nf4_values_ = 0;
+  double merged_values_ = 0, largest_frozen_ = 0, largest_nf4_ = 0, nf4_values_ = 0;
   double matrix_elements_ = 0;
 };
 const CausalPlan& causal_plan(const PlanInput& in);
