@@ -324,6 +324,11 @@ TEST(CausalPlan, Rewards) {
   EXPECT_NEAR(item(twice.time, "decode"), item(once.time, "decode") / 2, 1e-9);
   EXPECT_NEAR(item(late.time, "decode"), item(once.time, "decode") / 2, 1e-9);
   EXPECT_GT(plan({"grpo.beta=0.04"}).step_ms, once.step_ms);
+  // Steps before GRPO count for the peak, also where nobody knows how many there are.
+  const Overrides first{"chat.max_length=2049", "grpo.num_generations=2"};
+  const Plan only = plan(first), open = plan(with(first, {"grpo.start_step=51", "train.steps=0"}));
+  EXPECT_EQ(open.step_ms, only.step_ms);
+  EXPECT_GT(item(open.memory, "activations kept"), 1.2 * item(only.memory, "activations kept"));
 }
 
 struct CausalRanksCase {

@@ -316,7 +316,6 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
   Ledger most;
   double kept = 0;
   int64_t recorded = 0;
-  const StepShares shares = step_shares(config, plan);
   const auto walk = [&](PolychromicKind kind) {
     CausalWalk steps(in);
     if (kind != PolychromicKind::responses) {
@@ -331,9 +330,10 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
     kept = steps.kept();
     recorded = steps.recorded();
   };
-  if (shares.responses > 0) walk(PolychromicKind::responses);
-  if (shares.diversity > 0) walk(PolychromicKind::diversity);
-  if (shares.rewards > 0) walk(PolychromicKind::rewards);
+  // All kinds that the run has, however seldom.
+  if (plan.grpo_from != 1) walk(PolychromicKind::responses);
+  if (plan.samples_for_diversity) walk(PolychromicKind::diversity);
+  if (plan.grpo_from > 0) walk(PolychromicKind::rewards);
   memory.add("activations kept", kept,
              cat("for the backward pass of ", recorded, " layer passes",
                  config.hf.recompute ? ", which keep their inputs alone" : ""));
