@@ -76,11 +76,11 @@ std::string pass_arguments(StackKind kind) {
   return "";
 }
 
-std::string rms_norm_source(double eps) {
+std::string rms_norm_source(double eps, bool centred) {
   return cat(R"(
 def forward(self, x: Tensor) -> Tensor:
     return x * torch.rsqrt(torch.mean(torch.square(x), [-1], True) + )",
-             literal(eps), ") * self.weight\n");
+             literal(eps), centred ? ") * (self.weight + 1.0)\n" : ") * self.weight\n");
 }
 
 std::string grouped_rms_norm_source(double eps, int64_t width, int64_t groups) {
@@ -107,8 +107,16 @@ std::string grouped_attention_source(const models::DecoderOptions& o, StackKind 
   source += cat("\ndef forward(self, x: Tensor", pass_parameters(kind), R"() -> Tensor:
     rows = x.size(0)
     length = x.size(1)
-    qkv = self.qkv_proj.forward(x).view([rows, length, )",
-                o.heads + 2 * o.kv_heads, ", ", o.head_dim, R"(])
+    qkv = self.qkv_proj.forward(x)
+)");
+  const int64_t q_width = o.heads * o.head_dim, kv_width = o.kv_heads * o.head_dim;
+  if (o.form.wide_qk_norm) {
+    source +=
+        cat("    q = self.q_norm.forward(torch.narrow(qkv, 2, 0, ", q_width,
+            "))\n    k = self.k_norm.forward(torch.narrow(qkv, 2, ", q_width, ", ", kv_width,
+            "))\n    qkv = torch.cat([q, k, torch.narrow(qkv, 2, ", q_width + kv_width, ", ", kv_width, ")], 2)\n");
+  }
+  source += cat("    qkv = qkv.view([rows, length, ", o.heads + 2 * o.kv_heads, ", ", o.head_dim, R"(])
     q = torch.narrow(qkv, 2, 0, )",
                 o.heads, R"()
     k = torch.narrow(qkv, 2, )",
@@ -141,7 +149,14 @@ def forward(self, x: Tensor, memory: Tensor) -> Tensor:
              o.heads * o.head_dim, "]))\n");
 }
 
-std::string transformer_block_source(StackKind kind, bool cross) {
+std::string transformer_block_source(StackKind kind, bool cross, bool norms_behind) {
+  if (norms_behind) {
+    return cat("\ndef forward(self, h: Tensor", pass_parameters(kind), R"() -> Tensor:
+    h = h + self.post_attention_layernorm.forward(self.self_attn.forward(h)",
+               pass_arguments(kind), R"())
+    return h + self.post_feedforward_layernorm.forward(self.mlp.forward(h))
+)");
+  }
   return cat("\ndef forward(self, h: Tensor", cross ? ", memory: Tensor" : "", pass_parameters(kind), R"() -> Tensor:
     h = h + self.self_attn.forward(self.input_layernorm.forward(h))",
              pass_arguments(kind), ")\n",

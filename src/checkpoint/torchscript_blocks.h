@@ -24,17 +24,19 @@ std::string pass_parameters(StackKind kind);
 std::string pass_arguments(StackKind kind);
 
 // Methods of each class, as Module::define takes them. Members are called as in src/nn/.
-std::string rms_norm_source(double eps);
+// centred: the factor is 1 + weight.
+std::string rms_norm_source(double eps, bool centred = false);
 // Over each of `groups` parts of `width` values.
 std::string grouped_rms_norm_source(double eps, int64_t width, int64_t groups);
 std::string layer_norm_source(int64_t width);
-// forward(x, ...): qkv_proj, o_proj, and with qk_norm q_norm and k_norm.
+// forward(x, ...): qkv_proj, o_proj, and with norms of q and k, for each head or over all of them, q_norm and k_norm.
 std::string grouped_attention_source(const models::DecoderOptions& options, StackKind kind);
 // forward(x, memory): q_proj, kv_proj, o_proj.
 std::string cross_attention_source(const models::DecoderOptions& options);
 // forward(h, ...): input_layernorm, self_attn, post_attention_layernorm, mlp; with `cross` also cross_layernorm and
-// cross_attn, and `memory` behind h.
-std::string transformer_block_source(StackKind kind, bool cross);
+// cross_attn, and `memory` behind h. With norms_behind: self_attn, post_attention_layernorm, mlp,
+// post_feedforward_layernorm.
+std::string transformer_block_source(StackKind kind, bool cross, bool norms_behind = false);
 std::string gelu_source();  // up, down
 // forward(x) of any shape (..., D): router, up (with SwiGLU gate_up), down; shared where there is one; choice_bias
 // where there is one.

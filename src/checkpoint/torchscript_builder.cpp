@@ -47,16 +47,11 @@ Module TorchscriptBuilder::linear(const std::string& name) {
   return object(bias ? "LinearWithBias" : "Linear", members, linear_source(bias));
 }
 
-Module TorchscriptBuilder::swiglu(const std::string& name) {
+Module TorchscriptBuilder::swiglu(const std::string& name, Gate gate) {
   return object(
-      "SwiGLU",
+      gate == Gate::gelu ? "GeGLU" : "SwiGLU",
       {child("gate_up_proj", linear(name + ".gate_up_proj")), child("down_proj", linear(name + ".down_proj"))},
-      swiglu_source());
-}
-
-at::Tensor rotary_frequencies(int64_t head_dim, double theta) {
-  const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat) / static_cast<double>(head_dim);
-  return at::pow(at::scalar_tensor(theta, at::kFloat), exponent).reciprocal();
+      swiglu_source(/*convolution=*/false, gate));
 }
 
 void save_torchscript(const Module& module, const std::filesystem::path& file) {

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/torchscript_source.h"
+
 namespace hrm::checkpoint {
 
 class TorchscriptBuilder {
@@ -45,16 +47,13 @@ class TorchscriptBuilder {
 
   // With a bias where the weights have one.
   torch::jit::Module linear(const std::string& name);
-  torch::jit::Module swiglu(const std::string& name);  // gate_up_proj and down_proj
+  torch::jit::Module swiglu(const std::string& name, Gate gate = Gate::silu);  // gate_up_proj and down_proj
 
  private:
   std::map<std::string, at::Tensor> weights_;
   std::shared_ptr<torch::jit::CompilationUnit> unit_ = std::make_shared<torch::jit::CompilationUnit>();
   std::map<std::string, c10::ClassTypePtr> classes_;
 };
-
-// theta^(-2i/hd), (hd / 2), in the float32 steps of nn::make_rotary_table.
-at::Tensor rotary_frequencies(int64_t head_dim, double theta);
 
 // Serialised in memory first: torch's writer ends the process where its sink fails.
 void save_torchscript(const torch::jit::Module& module, const std::filesystem::path& file);

@@ -4,6 +4,7 @@
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/export.h"
 #include "hrm/checkpoint/official.h"
+#include "hrm/nn/rotary.h"
 
 namespace hrm::checkpoint {
 namespace {
@@ -44,7 +45,7 @@ class PuzzleExporter : TorchscriptBuilder {
     }
     if (config_.pos_encodings == config::PositionEncoding::rope) {
       members.push_back(
-          buffer("inv_freq", rotary_frequencies(config_.hidden_size / config_.num_heads, config_.rope_theta)));
+          buffer("inv_freq", nn::rotary_frequencies(config_.hidden_size / config_.num_heads, config_.rope_theta)));
     }
     return object("PuzzleModel", members, model_source(config_, dims_));
   }

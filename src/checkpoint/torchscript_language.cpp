@@ -4,7 +4,7 @@
 #include <map>
 
 #include "checkpoint/torchscript_blocks.h"
-#include "checkpoint/torchscript_builder.h"
+#include "checkpoint/torchscript_decoder.h"
 #include "checkpoint/torchscript_source.h"
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/export.h"
@@ -17,21 +17,17 @@ using torch::jit::Module;
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // Token types: 4 = int64, 6 = float32, 11 = bool.
-constexpr const char* kEmbed = "torch.embedding(self.embed_tokens.weight, ids.to(4))";
-
-class LanguageExporter : TorchscriptBuilder {
+class LanguageExporter : DecoderExporter {
  public:
   LanguageExporter(const config::Config& config, const models::LanguageSizes& sizes, const NamedTensors& weights)
-      : TorchscriptBuilder(weights),
+      : DecoderExporter(models::plain_decoder_options(config, sizes), weights),
         config_(config),
         lm_(config.lm),
-        sizes_(sizes),
-        decoder_(models::plain_decoder_options(config, sizes)),
-        window_(decoder_.window > 0 ? StackKind::windowed : StackKind::causal) {}
+        sizes_(sizes) {}
 
   Module model() {
     if (!models::reads_prompts(lm_)) {
-      return object("DecoderLM", {child("model", modern_decoder("model", /*prefix=*/false, /*cross=*/false))},
+      return object("DecoderLM", {child("model", decoder("model", /*prefix=*/false, /*cross=*/false))},
                     "\ndef forward(self, ids: Tensor) -> Tensor:\n    return self.model.forward(ids)\n");
     }
     const bool prototype = models::is_prototype(lm_);
@@ -45,11 +41,6 @@ class LanguageExporter : TorchscriptBuilder {
  private:
   // ---- parts of both styles ----
 
-  Module embedding(const std::string& name) { return object("Embedding", {parameter("weight", name + ".weight")}, ""); }
-
-  Module rms_norm(const std::string& name) {
-    return object("RMSNorm", {parameter("weight", name + ".weight")}, rms_norm_source(decoder_.eps));
-  }
   Module layer_norm(const std::string& name) {
     return object("LayerNorm", {parameter("weight", name + ".weight"), parameter("bias", name + ".bias")},
                   layer_norm_source(lm_.hidden_size));
@@ -68,7 +59,8 @@ class LanguageExporter : TorchscriptBuilder {
     if (options.bias_rate > 0) members.push_back(buffer("choice_bias", weight(name + ".choice_bias")));
     return object("Experts", members, experts_source(options, lm_.hidden_size));
   }
-  bool has_experts(const std::string& name) const { return has(name + ".router.weight"); }
+  bool has_experts(const std::string& name) const override { return has(name + ".router.weight"); }
+  Module feed_forward(const std::string& name) override { return has_experts(name) ? experts(name) : swiglu(name); }
 
   Module core() {
     const auto level = [&](const std::string& name, int64_t layers) {
@@ -128,42 +120,6 @@ def forward(self, ids: Tensor, prompt_ids: Tensor, prompt_mask: Optional[Tensor]
 
   // ---- the modern style ----
 
-  Module block(const std::string& name, StackKind kind, bool cross) {
-    Members attention{child("qkv_proj", linear(name + ".self_attn.qkv_proj")),
-                      child("o_proj", linear(name + ".self_attn.o_proj"))};
-    if (decoder_.qk_norm) {
-      attention.push_back(child("q_norm", rms_norm(name + ".self_attn.q_norm")));
-      attention.push_back(child("k_norm", rms_norm(name + ".self_attn.k_norm")));
-    }
-    const bool mixture = has_experts(name + ".mlp");
-    Members members{
-        child("input_layernorm", rms_norm(name + ".input_layernorm")),
-        child("self_attn", object(kind_name(kind) + "Attention", attention, grouped_attention_source(decoder_, kind))),
-        child("post_attention_layernorm", rms_norm(name + ".post_attention_layernorm")),
-        child("mlp", mixture ? experts(name + ".mlp") : swiglu(name + ".mlp"))};
-    if (cross) {
-      const std::string other = name + ".cross_attn.";
-      members.push_back(child("cross_layernorm", rms_norm(name + ".cross_layernorm")));
-      members.push_back(child(
-          "cross_attn", object("CrossAttention",
-                               {child("q_proj", linear(other + "q_proj")), child("kv_proj", linear(other + "kv_proj")),
-                                child("o_proj", linear(other + "o_proj"))},
-                               cross_attention_source(decoder_))));
-    }
-    return object(kind_name(kind) + (cross ? "Cross" : "") + (mixture ? "ExpertsBlock" : "Block"), members,
-                  transformer_block_source(kind, cross));
-  }
-
-  // Blocks as members layer0, layer1, ..., and the lines that call them.
-  std::string add_blocks(Members& members, const std::string& name, int64_t layers, StackKind kind, bool cross) {
-    std::string lines;
-    for (int64_t i = 0; i < layers; ++i) {
-      members.push_back(child(cat("layer", i), block(cat(name, ".layers.", i), kind, cross)));
-      lines += cat("    h = self.layer", i, ".forward(h", cross ? ", memory" : "", pass_arguments(kind), ")\n");
-    }
-    return lines;
-  }
-
   Module modern_level(const std::string& name, int64_t layers) {
     Members members{child("norm", rms_norm(name + ".norm")), parameter("pos", name + ".pos")};
     const std::string lines = add_blocks(members, name, layers, StackKind::memory, /*cross=*/false);
@@ -175,11 +131,11 @@ def forward(self, ids: Tensor, prompt_ids: Tensor, prompt_mask: Optional[Tensor]
   Module modern_encoder() {
     if (lm_.encoder == config::LmEncoder::mamba2) return mamba2_encoder();
     Members members{child("embed_tokens", embedding("enc.embed_tokens")), child("norm", rms_norm("enc.norm")),
-                    buffer("inv_freq", rotary_frequencies(decoder_.head_dim, decoder_.rope_theta))};
+                    frequencies()};
     const std::string lines = add_blocks(members, "enc", lm_.enc_layers, StackKind::encoder, /*cross=*/false);
     return object("Encoder", members,
-                  cat("\ndef forward(self, ids: Tensor, attended: Optional[Tensor]) -> Tensor:\n    x = ", kEmbed, "\n",
-                      tables_source("x.size(1)"), R"(
+                  cat("\ndef forward(self, ids: Tensor, attended: Optional[Tensor]) -> Tensor:\n    x = ", kEmbedTokens,
+                      "\n", tables_source("x.size(1)"), R"(
     mask: Optional[Tensor] = None
     if attended is not None:
         mask = attended.unsqueeze(1).unsqueeze(1)
@@ -213,35 +169,13 @@ def forward(self, ids: Tensor, prompt_ids: Tensor, prompt_mask: Optional[Tensor]
       lines += cat("    h = self.layer", i, ".forward(h, attended)\n");
     }
     return object("Encoder", members,
-                  cat("\ndef forward(self, ids: Tensor, attended: Optional[Tensor]) -> Tensor:\n    h = ", kEmbed, "\n",
-                      lines, "    return self.norm.forward(h)\n"));
-  }
-
-  // forward(ids), or forward(ids, memory): as a prefix, or attended to.
-  Module modern_decoder(const std::string& name, bool prefix, bool cross) {
-    Members members{child("embed_tokens", embedding(name + ".embed_tokens")), child("norm", rms_norm(name + ".norm")),
-                    buffer("inv_freq", rotary_frequencies(decoder_.head_dim, decoder_.rope_theta))};
-    if (!decoder_.tied) members.push_back(child("lm_head", linear(name + ".lm_head")));
-    const std::string lines = add_blocks(members, name, lm_.layers, window_, cross);
-    std::string source = cat("\ndef forward(self, ids: Tensor", prefix || cross ? ", memory: Tensor" : "",
-                             ") -> Tensor:\n    x = ", kEmbed, "\n",
-                             prefix ? "    x = torch.cat([memory, x], 1)\n" : "", tables_source("x.size(1)"));
-    if (window_ == StackKind::windowed) {
-      source += cat(R"(    place = torch.arange(x.size(1), dtype=4, device=x.device)
-    back = place.unsqueeze(1) - place
-    mask = torch.logical_and(torch.ge(back, 0), torch.lt(back, )",
-                    decoder_.window, "))\n");
-    }
-    source += cat("    h = x\n", lines, "    h = self.norm.forward(h)\n");
-    if (prefix) source += "    h = torch.narrow(h, 1, memory.size(1), ids.size(1))\n";
-    source += decoder_.tied ? "    return torch.linear(h, self.embed_tokens.weight)\n"
-                            : "    return self.lm_head.forward(h)\n";
-    return object("Decoder", members, source);
+                  cat("\ndef forward(self, ids: Tensor, attended: Optional[Tensor]) -> Tensor:\n    h = ", kEmbedTokens,
+                      "\n", lines, "    return self.norm.forward(h)\n"));
   }
 
   Module modern_answers() {
     const bool prefix = lm_.bridge == config::LmBridge::prefix;
-    return object("Answers", {child("model", modern_decoder("dec.model", prefix, !prefix))},
+    return object("Answers", {child("model", decoder("dec.model", prefix, !prefix))},
                   "\ndef forward(self, ids: Tensor, memory: Tensor) -> Tensor:\n"
                   "    return self.model.forward(ids, memory)\n");
   }
@@ -329,8 +263,6 @@ def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
   const config::Config& config_;
   const config::LmConfig& lm_;
   const models::LanguageSizes& sizes_;
-  models::DecoderOptions decoder_;
-  StackKind window_;
 };
 
 // Names and shapes must be those of the configured model.

@@ -52,12 +52,12 @@ def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 )");
 }
 
-std::string tables_source(const std::string& rows) {
+std::string tables_source(const std::string& rows, double factor) {
+  const std::string scaled = factor == 1 ? "" : " * " + literal(factor);
   return cat("    positions = torch.arange(", rows, R"(, dtype=6, device=x.device)
     angles = torch.outer(positions, self.inv_freq).unsqueeze(1)
-    cos = torch.cos(angles)
-    sin = torch.sin(angles)
-)");
+    cos = torch.cos(angles))",
+             scaled, "\n    sin = torch.sin(angles)", scaled, "\n");
 }
 
 std::string linear_source(bool bias) {
@@ -67,15 +67,15 @@ def forward(self, x: Tensor) -> Tensor:
              bias ? ", self.bias" : "", ")\n");
 }
 
-std::string swiglu_source(bool convolution) {
+std::string swiglu_source(bool convolution, Gate gate) {
   return cat(R"(
 def forward(self, x: Tensor) -> Tensor:
     gate_up = self.gate_up_proj.forward(x)
     width = gate_up.size(-1) // 2
     gate = torch.narrow(gate_up, -1, 0, width)
     up = torch.narrow(gate_up, -1, width, width)
-    u = torch.silu(gate) * up
-)",
+    u = )",
+             gate == Gate::gelu ? "torch.gelu(gate, approximate=\"tanh\")" : "torch.silu(gate)", " * up\n",
              convolution ? R"(    earlier = torch.narrow(torch.constant_pad_nd(u, [0, 0, 1, 0]), 1, 0, u.size(1))
     taps = self.dwconv.weight
     c = earlier * torch.select(torch.select(taps, 2, 0), 1, 0) + u * torch.select(torch.select(taps, 2, 1), 1, 0)

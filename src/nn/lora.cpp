@@ -360,10 +360,13 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
       "no layer of the model matches the targets of the adapter; layers that can have an adapter: ", adapters_are_for);
   shared_->merges = layers_.front().linear->format() != WeightFormat::nf4;
   std::erase_if(parameters, [&](const auto& item) { return joined_weights.count(item.first) > 0; });
-  save_modules(parameters);
+  std::set<std::string> nf4_weights;
+  for (const Nf4Layer& layer : nf4_layers(model)) nf4_weights.insert(layer.weight);
+  save_modules(parameters, nf4_weights);
 }
 
-void LoraSet::save_modules(const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
+void LoraSet::save_modules(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                           const std::set<std::string>& nf4_weights) {
   const LoraOptions& o = shared_->options;
   const ExitCode code = o.origin.empty() ? ExitCode::usage : ExitCode::checkpoint;
   const std::string where = o.origin.empty() ? "" : o.origin + ": ";
@@ -374,9 +377,9 @@ void LoraSet::save_modules(const std::vector<std::pair<std::string, at::Tensor>>
       if (!name.substr(0, name.rfind('.')).ends_with(module)) continue;
       found = true;
       const auto same = [&, weight = &name](const Layer& layer) { return layer.weight == *weight; };
-      require(!parameter.is_meta() && std::none_of(layers_.begin(), layers_.end(), same), code, where, "'",
-              printable_start(module), "' cannot be trained in full, because it ",
-              parameter.is_meta() ? "is stored as NF4" : "has an adapter");
+      const bool is_nf4 = nf4_weights.count(name) > 0;
+      require(!is_nf4 && std::none_of(layers_.begin(), layers_.end(), same), code, where, "'", printable_start(module),
+              "' cannot be trained in full, because it ", is_nf4 ? "is stored as NF4" : "has an adapter");
       if (parameter.requires_grad()) continue;  // two names of one module
       at::Tensor(parameter).set_requires_grad(true);
       saved_.emplace_back(name, parameter);

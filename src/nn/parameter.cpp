@@ -6,6 +6,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/nn/embedding.h"
+#include "hrm/nn/linear.h"
 
 namespace hrm::nn {
 namespace {
@@ -55,11 +56,14 @@ int group_of(const std::string& parameter, const std::vector<std::string>& group
 void keep_frozen_as(torch::nn::Module& module, at::ScalarType compute_dtype) {
   const at::NoGradGuard no_grad;
   const auto keep = [&](at::Tensor weight) {
-    // NF4 weights are on the meta device.
-    if (!weight.requires_grad() && !weight.is_meta() && weight.scalar_type() != compute_dtype)
-      weight.set_data(weight.to(compute_dtype));
+    if (!weight.requires_grad() && weight.scalar_type() != compute_dtype) weight.set_data(weight.to(compute_dtype));
   };
   for (const auto& part : module.modules()) {
+    // An NF4 layer has its codes instead of this weight.
+    if (const auto* linear = dynamic_cast<Linear*>(part.get());
+        linear != nullptr && linear->format() == WeightFormat::nf4) {
+      continue;
+    }
     if (auto* reader = dynamic_cast<HasComputeWeight*>(part.get())) keep(reader->master_weight());
     if (auto* embedding = dynamic_cast<Embedding*>(part.get())) keep(embedding->weight());
   }

@@ -89,17 +89,28 @@ at::Tensor yarn_frequencies(const at::Tensor& power, int64_t head_dim, double th
 
 }  // namespace
 
-RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device,
-                              const RopeScaling& scaling) {
+at::Tensor rotary_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling) {
   require(head_dim % 2 == 0, ExitCode::usage, "rotary positions need an even head width, not ", head_dim,
           " (model.hidden_size / model.num_heads)");
   // In float32 on the CPU, like the reference implementation, so that the tables are the same on every device.
   const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div_(static_cast<double>(head_dim));
   const at::Tensor power = at::pow(at::scalar_tensor(theta, at::kFloat), exponent);
-  at::Tensor frequency = power.reciprocal();
-  if (scaling.kind == RopeKind::linear) frequency = frequency / scaling.factor;
-  if (scaling.kind == RopeKind::llama3) frequency = llama3_frequencies(frequency, scaling);
-  if (scaling.kind == RopeKind::yarn) frequency = yarn_frequencies(power, head_dim, theta, scaling);
+  const at::Tensor frequency = power.reciprocal();
+  switch (scaling.kind) {
+    case RopeKind::linear:
+      return frequency / scaling.factor;
+    case RopeKind::llama3:
+      return llama3_frequencies(frequency, scaling);
+    case RopeKind::yarn:
+      return yarn_frequencies(power, head_dim, theta, scaling);
+    default:
+      return frequency;
+  }
+}
+
+RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device,
+                              const RopeScaling& scaling) {
+  const at::Tensor frequency = rotary_frequencies(head_dim, theta, scaling);
   const at::Tensor angle = at::outer(at::arange(positions, at::kFloat), frequency);
   at::Tensor cos = angle.cos(), sin = angle.sin();
   if (scaling.attention_factor != 1) {

@@ -149,5 +149,54 @@ TEST_F(PolychromicRun, BenchNamesTheModel) {
   EXPECT_EQ(json::parse(read(file)).at("model"), (dir / "model").string());
 }
 
+// From config.json alone, or with prompts as long as those of the data.
+TEST_F(PolychromicRun, IsPlanned) {
+  const fs::path file = dir / "plan.json";
+  const std::string model = "hf.model=" + (dir / "model").string();
+  const Words start{"plan",
+                    "--gpu",
+                    "H200",
+                    "--json",
+                    file.string(),
+                    "task=polychromic",
+                    model,
+                    "lora.r=4",
+                    "chat.max_length=60",
+                    "polychromic.max_generation_length=8"};
+  const auto planned = [&](const Words& more) {
+    Words words = start;
+    words.insert(words.end(), more.begin(), more.end());
+    const Result result = run(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+    for (const char* part : {"frozen weights", "gradients", "activations kept", "= peak in tensors", "matrix products",
+                             "adapters", "samples/s", "assumed"}) {
+      EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
+    }
+    return json::parse(read(file));
+  };
+  const Words bleu{"polychromic.diversity_metric=bleu"};
+  const auto with = [](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const json sampled = planned(with(bleu, {"--seq-len", "30"}));
+  EXPECT_EQ(sampled.at("positions"), 59);
+  EXPECT_GT(sampled.at("frozen_parameters"), sampled.at("parameters"));
+  const json of_data = planned(with(bleu, {"hf.tokenizer=" + data(), "data.train=" + data(), "chat.template=plain"}));
+  EXPECT_EQ(of_data.at("parameters"), sampled.at("parameters"));
+  EXPECT_NE(of_data.at("time"), sampled.at("time")) << "its prompts are of another length";
+  const auto refused = [&](const Words& more, const std::vector<std::string>& parts) {
+    expect_refusal(ExitCode::usage, with(start, more), parts, {}, /*alone=*/false);
+  };
+  refused(bleu, {"data.train is empty", "--seq-len"});
+  refused(with(bleu, {"--seq-len", "60"}), {"prompts of 60 tokens leave no room", "chat.max_length = 60"});
+  refused(with(bleu, {"--seq-len", "30", "--vocab-size", "100"}), {"--vocab-size", "config.json"});
+  const Words plain{"plan", "--gpu", "H200", "task=polychromic", model, "polychromic.objective=none"};
+  expect_refusal(ExitCode::usage, with(plain, {"--seq-len", "30"}), {"--seq-len", "samples no answers"}, {}, false);
+  EXPECT_NE(run(with(plain, {"chat.max_length=60", "--ranks", "1,2"})).out.find("gradients"), std::string::npos);
+  expect_refusal(ExitCode::checkpoint, {"plan", "task=polychromic", "hf.model=nowhere", "polychromic.objective=none"},
+                 {"nowhere"}, {}, false);
+}
+
 }  // namespace
 }  // namespace hrm

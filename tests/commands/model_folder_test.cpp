@@ -1,6 +1,7 @@
 // Folders that no run of ours wrote, evaluated, asked and exported: an untouched model of transformers, and an adapter
 // of PEFT beside it.
 #include <ATen/ATen.h>
+#include <torch/csrc/jit/serialization/import.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include "commands/command_output.h"
 #include "hrm/base/file.h"
 #include "hrm/commands/commands.h"
+#include "hrm/config/load.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/state/tensor_bytes.h"
 #include "hrm/tasks/causal_inference.h"
@@ -191,6 +193,37 @@ TEST_F(ModelFolders, DoraOfPeft) {
   EXPECT_EQ(answer(adapter_, base_), answer(merged()));
 }
 
+// A module for torch.jit.load of a model as it is, and of adapters merged into it. It needs no tokenizer.
+TEST_F(ModelFolders, TorchscriptOfModelAndAdapter) {
+  fs::remove(base_ / "tokenizer.json");
+  fs::remove(base_ / "tokenizer_config.json");
+  at::manual_seed(1);
+  const at::Tensor ids = at::randint(500, {2, 20}, at::kLong);
+  const auto run = [&](const fs::path& checkpoint, const std::string& base, const std::string& name) {
+    commands::ExportOptions options = exporting("torchscript", name + ".ts");
+    options.checkpoint = checkpoint.string();
+    options.base = base;
+    printed([&] { return commands::run_export(options); });
+    const at::NoGradGuard no_grad;
+    return torch::jit::load(options.out).forward({ids}).toTensor();
+  };
+  const auto direct = [&](const std::vector<std::string>& settings) {
+    const config::Config config =
+        config::load_config({}, test::with({"task=polychromic", "polychromic.objective=none", "runtime.device=cpu",
+                                            "precision.compute=fp32", "hf.model=" + base_.string()},
+                                           settings))
+            .config;
+    tasks::CausalLm lm = tasks::open_frozen_lm(config, {}, 32);
+    const at::NoGradGuard no_grad;
+    return lm.model->logits(lm.model->forward({.ids = ids}).hidden);
+  };
+  const auto near = [](const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 2e-5, 2e-5); };
+  const at::Tensor plain = run(base_, "", "base"), tuned = run(adapter_, base_.string(), "adapter");
+  EXPECT_TRUE(near(plain, direct({"lora.r=0"})));
+  EXPECT_FALSE(at::allclose(tuned, plain, 1e-2, 1e-2)) << "the adapter matters";
+  EXPECT_TRUE(near(tuned, direct({"lora.r=8", "lora.alpha=16", "lora.adapter=" + adapter_.string()})));
+}
+
 // Names of models on the hub, which nobody has fetched.
 TEST_F(ModelFolders, NamesOfTheHub) {
   const std::string name = "Qwen/Qwen3-0.6B";
@@ -257,14 +290,20 @@ TEST_F(ModelFolders, WhatIsMissingOrDoesNotFit) {
   commands::EvalOptions without = evaluating(base_);
   without.data.clear();
   refused(ExitCode::usage, {"has no data of its own", "--data FILE"}, [&] { return commands::run_eval(without); });
-  for (const char* to : {"peft", "safetensors", "pt", "torchscript"}) {
+  for (const char* to : {"peft", "safetensors", "pt", "checkpoint"}) {
     commands::ExportOptions options = exporting(to, "out");
     options.base = base_.string();
-    refused(ExitCode::usage, {"is an adapter of PEFT", "--to hf"}, [&] { return commands::run_export(options); });
+    const std::vector<std::string> parts = std::string(to) == "checkpoint"
+                                               ? std::vector<std::string>{"--to checkpoint is for puzzle"}
+                                               : std::vector<std::string>{"is an adapter of PEFT", "--to hf"};
+    refused(ExitCode::usage, parts, [&] { return commands::run_export(options); });
   }
-  commands::ExportOptions whole = exporting("hf", "out");
-  whole.checkpoint = base_.string();
-  refused(ExitCode::usage, {"is a model of transformers already"}, [&] { return commands::run_export(whole); });
+  for (const char* to : {"hf", "safetensors"}) {
+    commands::ExportOptions whole = exporting(to, "out");
+    whole.checkpoint = base_.string();
+    refused(ExitCode::usage, {"is a model of transformers already", "--to torchscript"},
+            [&] { return commands::run_export(whole); });
+  }
   EXPECT_FALSE(fs::exists(dir_ / "out"));
 }
 

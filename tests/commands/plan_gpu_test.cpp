@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <sstream>
 
@@ -14,9 +15,11 @@
 #include "hrm/ops/start.h"
 #include "hrm/runtime/memory.h"
 #include "hrm/tasks/contrastive.h"
+#include "hrm/tasks/registry.h"
 #include "support/paths.h"
 #include "tasks/contrastive/plan.h"
 #include "train/small_language.h"
+#include "train/small_polychromic.h"
 #include "train/small_run.h"
 
 namespace hrm::commands {
@@ -185,6 +188,49 @@ INSTANTIATE_TEST_SUITE_P(
                              {"contrastive.learned_slots=2048", "contrastive.state_dim=64",
                               "train.global_batch_size=1024"}},
                       Recipe{"Backprop", "headers.json", {"contrastive.rule=backprop", "runtime.cuda_graphs=false"}}),
+    [](const auto& info) { return info.param.name; });
+
+// A model with random weights, rows as long as the settings say, and the prompts of small_polychromic.h.
+class PlanGpuCausal : public ::testing::TestWithParam<Recipe> {};
+
+TEST_P(PlanGpuCausal, IsWithinATenthOfTheMeasuredPeak) {
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  const auto folder = testing::fresh_folder("model");
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << R"({"model_type": ")" << GetParam().file << R"(", "vocab_size": 32000,
+      "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16,
+      "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 2048, "eos_token_id": 1, "bos_token_id": 2,
+      "tie_word_embeddings": true})";
+  std::vector<std::string> overrides{"hf.model=" + folder.string(),
+                                     "chat.max_length=513",
+                                     "chat.buckets=1",
+                                     "lora.r=16",
+                                     "polychromic.max_generation_length=100",
+                                     "runtime.device=auto",
+                                     "ops.gemm_cache=" + testing::fresh_folder("cache").string()};
+  overrides.insert(overrides.end(), GetParam().overrides.begin(), GetParam().overrides.end());
+  const config::LoadedConfig loaded = testing::small_polychromic_config(testing::fresh_folder("run"), overrides);
+  expect_planned(
+      GetParam().name, loaded,
+      [&](const Runtime& runtime) { return std::make_unique<tasks::PolychromicTask>(loaded.config, runtime); },
+      [&](tasks::PolychromicTask&, const GpuFacts& gpu) {
+        return make_plan_input(loaded.config, tasks::task_spec(loaded.config).plan(loaded.config, {}).model, gpu);
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, PlanGpuCausal,
+    ::testing::Values(Recipe{"Adapter", "qwen3", {"polychromic.objective=none"}},
+                      Recipe{"Nf4", "llama", {"polychromic.objective=none", "hf.quantize=nf4"}},
+                      Recipe{"Recompute", "llama", {"polychromic.objective=none", "hf.recompute=true"}},
+                      Recipe{"Whole", "llama", {"polychromic.objective=none", "lora.r=0"}},
+                      Recipe{"Gelu", "gemma", {"polychromic.objective=none", "lora.r=0"}},
+                      Recipe{"Completions", "qwen3", {}},
+                      Recipe{"Apart", "qwen3", {"polychromic.share_prompts=answers"}},
+                      Recipe{"Rewards",
+                             "qwen3",
+                             {"polychromic.objective=none", "grpo.start_step=1", "grpo.rewards=length",
+                              "grpo.num_generations=4", "grpo.max_completion_length=64"}}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

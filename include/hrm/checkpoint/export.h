@@ -49,6 +49,14 @@ void export_language_torchscript(const config::Config& config, const models::Lan
                                  const std::vector<std::pair<std::string, at::Tensor>>& weights,
                                  const std::filesystem::path& file);
 
+// The same for a causal model of any family (hrm/formats/hf_family.h), `weights` by our names, an adapter merged:
+//   forward(ids: (B, T) int) -> logits (B, T, V)
+// A row of more than options.positions raises an error. Throws Error(checkpoint) as above, and Error(usage) for layers
+// without a form in TorchScript.
+void export_causal_torchscript(const models::DecoderOptions& options,
+                               const std::vector<std::pair<std::string, at::Tensor>>& weights,
+                               const std::filesystem::path& file);
+
 // What the transformers library is to know about a model's tokens.
 struct HfTokens {
   int64_t bos = -1, eos = -1, pad = -1;                     // ids; -1 = there is none

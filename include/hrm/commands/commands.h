@@ -197,8 +197,8 @@ int run_bench_generate(const BenchGenerateOptions& options);
 struct PlanOptions {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;
-  // Replace the data, which then need not exist: cells of a puzzle and its vocabulary, or only the vocabulary of a
-  // language model. 0: as data.train says.
+  // Replace the data, which then need not exist: cells of a puzzle and its vocabulary, only the vocabulary of a
+  // language model, or only the tokens of a prompt (task polychromic). 0: as data.train says.
   int64_t seq_len = 0, vocab_size = 0;
   std::string gpu;  // name of a known GPU that time and fit are estimated for; empty: the one present, or H200
   std::vector<int64_t> ranks;  // data-parallel trainings with so many ranks; empty: one alone

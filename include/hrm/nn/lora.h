@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -209,7 +210,8 @@ class LoraSet {
     std::shared_ptr<Linear> linear;
     std::shared_ptr<LoraAdapter> adapter;
   };
-  void save_modules(const std::vector<std::pair<std::string, at::Tensor>>& parameters);
+  void save_modules(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                    const std::set<std::string>& nf4_weights);
 
   std::shared_ptr<LoraShared> shared_;
   std::vector<Layer> layers_;

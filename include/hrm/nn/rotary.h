@@ -19,6 +19,10 @@ struct RotaryTable {
   bool defined() const { return cos.defined(); }
 };
 
+// How far a pair turns from one position to the next, (head_dim / 2) float32 on the CPU. Without
+// scaling.attention_factor, which the tables are multiplied by.
+at::Tensor rotary_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling = {});
+
 // `scaling`: stretches the positions, in the float32 steps of the transformers library.
 RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device,
                               const RopeScaling& scaling = {});

@@ -35,6 +35,8 @@ struct Nf4Tensor {
   bool defined() const { return codes.defined(); }
   int64_t bytes() const;
 };
+// bytes() of a weight with this many elements and double quantisation.
+int64_t nf4_bytes(int64_t elements);
 
 // weight: float32, bfloat16 or float16 (float64 on the CPU), any shape, not empty. Non-contiguous input is copied
 // first. All elements must be finite: a non-finite magnitude corrupts its block, and through the mean all others. The

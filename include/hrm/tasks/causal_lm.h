@@ -37,6 +37,11 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
 // weights are kept only in the compute dtype.
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions);
 
+// Names, shapes and dtypes of the same model and its adapter, on the meta device: of hf.model only config.json is read.
+// Frozen weights beside an adapter have the dtype that they are kept in on a GPU; those stored as NF4 appear in fp32
+// with the shape that they stand for. Errors as of open_causal_lm().
+CausalLm outline_causal_lm(const config::Config& config);
+
 // Elements of the matrices that a token is multiplied with: of the linear layers and the head.
 double matrix_elements(const CausalLm& lm);
 

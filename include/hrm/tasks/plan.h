@@ -33,7 +33,8 @@ struct PlanInput {
   std::shared_ptr<const ModelPlan> model;  // the configured one
   int64_t parameters = 0;                  // trainable values
   int64_t frozen_parameters = 0;           // values beside them
-  int64_t copied_parameters = 0;           // of these, values with a copy in the compute dtype
+  double frozen_bytes = 0;                 // of these, in the dtype or format that they are kept in
+  int64_t copied_parameters = 0;           // of all, values with a copy in the compute dtype
   int64_t fp8_parameters = 0;              // values of the recurrent modules' weights that fp8 recursions read
   std::vector<std::pair<int64_t, int64_t>> muon_matrices = {};  // rows and columns of what Muon iterates over
   int64_t train_examples = 0;   // of a table on the device; 0: the rows come from the host
@@ -104,6 +105,9 @@ struct ModelOutline {
   std::shared_ptr<torch::nn::Module> model;
   nn::ParameterSet* parameters = nullptr;  // of the model, not built yet
   bool blocks_run_once = false;            // nn::ParameterSet::build
+  // Gradient groups (nn/gradient_ready.h), the last ones, that no backward pass marks, since the input of their blocks
+  // needs no gradient. They travel when the pass is over.
+  int64_t unmarked_groups = 0;
   optim::GroupDefaults group_defaults = {};
   double flops_per_sample = 0;  // PlanInput::flops_per_sample
   int64_t fp8_parameters = 0;   // PlanInput::fp8_parameters

@@ -34,6 +34,9 @@ struct AnswerRows {
   std::optional<PrefixSharedTokens> shared = {};
 };
 
+// W for rows of up to `longest` positions where there is room for `positions`: the smallest of `buckets` widths.
+int64_t answer_width(int64_t longest, int64_t positions, int64_t buckets);
+
 class AnswerBatch {
  public:
   struct Options {

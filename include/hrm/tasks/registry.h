@@ -26,7 +26,8 @@ struct EvalRequest;    // tasks/evaluation.h
 struct TextWriter;     // tasks/text_writer.h
 struct WriterRequest;  // tasks/text_writer.h
 
-// What `plan` is told of data that need not exist; 0: as data.train says.
+// What `plan` is told of data that need not exist; 0: as data.train says. seq_len: cells of a puzzle, or tokens of a
+// prompt that is answered.
 struct PlanData {
   int64_t seq_len = 0, vocab_size = 0;
 };

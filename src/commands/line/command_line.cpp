@@ -311,14 +311,16 @@ void add_export(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("export", "write the weights of a checkpoint for other programs");
   auto o = std::make_shared<commands::ExportOptions>();
   sub->add_option("--to", o->to,
-                  "torchscript: a module for torch.jit.load (puzzle and language models); safetensors: tensors for any "
+                  "torchscript: a module for torch.jit.load, with an adapter merged; safetensors: tensors for any "
                   "framework; pt: a state dict for torch.load and the official code; hf: a folder for transformers "
                   "(plain decoders without experts, or a causal model with its adapter merged); peft: only the "
                   "adapter, for PEFT; checkpoint: one set of weights to hand on, which eval, solve, generate and train "
-                  "accept (puzzle and language models). A PEFT adapter exports only to hf")
+                  "accept (puzzle and language models). A PEFT adapter exports to hf and torchscript, a folder of "
+                  "transformers to torchscript")
       ->required()
       ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf", "peft", "checkpoint"}));
-  sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + ", or a folder that PEFT saved")
+  sub->add_option("--checkpoint", o->checkpoint,
+                  std::string(kRunOrStep) + ", or a folder that PEFT or transformers saved")
       ->type_name("PATH")
       ->required();
   sub->add_option("--out", o->out, "file to write; for hf, peft and checkpoint a new folder")

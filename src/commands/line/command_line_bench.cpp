@@ -315,11 +315,13 @@ void add_plan(CLI::App& app, Action& action) {
                   "GPU to plan for, e.g. H200, A100, 'RTX 4090' (default: this machine's GPU, or H200)")
       ->type_name("NAME")
       ->check(not_empty);
-  sub->add_option("--seq-len", o->seq_len, "cells of a puzzle, if the data do not exist yet (with --vocab-size)")
+  sub->add_option("--seq-len", o->seq_len,
+                  "if the data do not exist yet: cells of a puzzle (with --vocab-size), or tokens of a prompt that "
+                  "task polychromic answers")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
   sub->add_option("--vocab-size", o->vocab_size,
-                  "vocabulary of those data (Sudoku 11, mazes 6); a language model needs only this")
+                  "vocabulary of those data (Sudoku 11, mazes 6); task language needs only this")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
   add_plan_ranks(*sub, *o);
@@ -327,6 +329,7 @@ void add_plan(CLI::App& app, Action& action) {
   sub->footer(
       "examples: hrm_train plan --config configs/puzzle/trm_att_sudoku17.json --gpu A100\n"
       "          hrm_train plan --config configs/language/code_hrm.json --vocab-size 8192\n"
+      "          hrm_train plan task=polychromic hf.model=models/Qwen3-8B lora.r=16 polychromic.objective=none\n"
       "          hrm_train plan --config configs/puzzle/hrm_sudoku17.json --ranks 8,64,1024 --weak");
   sub->callback([o, &action] {
     action = [o] {

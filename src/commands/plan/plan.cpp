@@ -5,7 +5,8 @@
 
 #include "commands/plan/ranks.h"
 #include "hrm/base/error.h"
-#include "hrm/nn/parameter.h"
+#include "hrm/nn/linear.h"
+#include "hrm/ops/nf4.h"
 #include "hrm/runtime/precision.h"
 #include "hrm/train/batch_split.h"
 #include "tasks/plan/optimizer.h"
@@ -19,8 +20,10 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
   const auto n = static_cast<double>(in.parameters);
   const double size = tasks::element_size(c);
   tasks::PlannedMemory memory;
-  memory.add("weights", 4 * (n + static_cast<double>(in.frozen_parameters)),
-             cat(in.parameters + in.frozen_parameters, " values in fp32"));
+  const bool all_wide = in.frozen_bytes == 4 * static_cast<double>(in.frozen_parameters);
+  memory.add("weights", 4 * n + (all_wide ? in.frozen_bytes : 0),
+             cat(in.parameters + (all_wide ? in.frozen_parameters : 0), " values in fp32"));
+  if (!all_wide) memory.add("frozen weights", in.frozen_bytes, cat(in.frozen_parameters, " values, as they are read"));
   if (size < 4)
     memory.add("compute copies", size * static_cast<double>(in.copied_parameters), "what the products read");
   if (c.precision.recursions == config::RecursionPrecision::fp8) {
@@ -59,18 +62,29 @@ int64_t fitting_micro_batch(const PlanInput& in) {
   return 0;
 }
 
-// Tied tensors count once.
+// Tied tensors count once. What is kept in the compute dtype has no copy.
 void count_parameters(torch::nn::Module& model, const optim::GroupDefaults& defaults, PlanInput& input) {
   std::set<const void*> seen, copied;
+  for (const nn::Nf4Layer& layer : nn::nf4_layers(model)) {
+    const at::Tensor& weight = layer.linear->weight();
+    copied.insert(weight.unsafeGetTensorImpl());
+    input.frozen_bytes += static_cast<double>(ops::nf4_bytes(weight.numel()) - 4 * weight.numel());
+  }
   for (const auto& item : model.named_parameters()) {
     const at::Tensor& parameter = item.value();
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    (parameter.requires_grad() ? input.parameters : input.frozen_parameters) += parameter.numel();
-    if (parameter.requires_grad()) tasks::add_muon_matrix(input, item.key(), parameter.sizes(), defaults);
+    if (parameter.requires_grad()) {
+      input.parameters += parameter.numel();
+      tasks::add_muon_matrix(input, item.key(), parameter.sizes(), defaults);
+    } else {
+      input.frozen_parameters += parameter.numel();
+      input.frozen_bytes += static_cast<double>(parameter.nbytes());
+    }
   }
   for (const auto& module : model.modules()) {
     const auto* reader = dynamic_cast<const nn::HasComputeWeight*>(module.get());
-    if (reader == nullptr || !copied.insert(reader->master_weight().unsafeGetTensorImpl()).second) continue;
+    if (reader == nullptr || reader->master_weight().scalar_type() != at::kFloat) continue;
+    if (!copied.insert(reader->master_weight().unsafeGetTensorImpl()).second) continue;
     input.copied_parameters += reader->master_weight().numel();
   }
 }

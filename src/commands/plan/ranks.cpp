@@ -46,7 +46,7 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
     const auto passes_left = static_cast<double>(accumulation - 1 - micro);
     reducer.begin(/*last_micro_batch=*/passes_left == 0);
     step.note("gradients", Moment::in_backward, -passes_left);  // what the pass before has left
-    for (int64_t group = 0; group < groups; ++group) {
+    for (int64_t group = 0; group < groups - outline.unmarked_groups; ++group) {
       reducer.ready(static_cast<int>(group));
       step.note("gradients", Moment::in_backward, in.model->backward_done(in, group + 1, groups) - passes_left);
     }

@@ -14,6 +14,11 @@ int64_t Nf4Tensor::bytes() const {
   return static_cast<int64_t>(codes.nbytes() + absmax.nbytes() + scales.nbytes() + offset.nbytes());
 }
 
+int64_t nf4_bytes(int64_t elements) {
+  const int64_t blocks = nf4_blocks(elements), scales = (blocks + kNf4AbsmaxBlock - 1) / kNf4AbsmaxBlock;
+  return (elements + 1) / 2 + blocks + 4 * scales + 4;
+}
+
 void check_nf4_quantize(const at::Tensor& weight) {
   TORCH_CHECK(at::isFloatingType(weight.scalar_type()) && weight.numel() > 0,
               "hrm::nf4_quantize: weight must be of a floating-point dtype and not empty, got ", weight.scalar_type(),

@@ -49,15 +49,20 @@ bool unties(const config::LoraConfig& lora) {
          });
 }
 
+models::DecoderOptions configured_decoder(const config::Config& config, const HfModelConfig& facts, int64_t positions) {
+  models::DecoderOptions options = checkpoint::decoder_options_of(facts, positions);
+  options.recompute = config.hf.recompute;
+  if (config.hf.quantize == config::Quantization::nf4) options.weights = nn::WeightFormat::nf4;
+  return options;
+}
+
 CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions) {
   CausalLm lm;
   const fs::path folder(config.hf.model);
   lm.facts = read_hf_config(folder);
   const bool untie = lm.facts.tied && unties(config.lora);
   if (untie) lm.facts.tied = false;
-  models::DecoderOptions options = checkpoint::decoder_options_of(lm.facts, positions);
-  options.recompute = config.hf.recompute;
-  if (config.hf.quantize == config::Quantization::nf4) options.weights = nn::WeightFormat::nf4;
+  const models::DecoderOptions options = configured_decoder(config, lm.facts, positions);
   lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
   if (config.hf.weights == config::HfWeights::random) {
     nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
@@ -139,6 +144,22 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
   } else {
     add_adapter(config, runtime, lm);
     lm.model->build_parameters(runtime.compute_dtype);
+  }
+  return lm;
+}
+
+CausalLm outline_causal_lm(const config::Config& config) {
+  CausalLm lm{.facts = read_hf_config(config.hf.model), .model = nullptr, .lora = nullptr};
+  const int64_t positions = causal_positions(config, lm.facts);
+  if (unties(config.lora)) lm.facts.tied = false;
+  lm.model = std::make_shared<models::DecoderLm>(configured_decoder(config, lm.facts, positions), at::kMeta);
+  if (config.lora.r > 0) {
+    lm.lora = std::make_unique<nn::LoraSet>(*lm.model, lora_options(config, lm.facts), at::kMeta);
+    // As on a GPU.
+    using config::ComputePrecision;
+    const ComputePrecision compute = config.precision.compute;
+    const bool wide = compute == ComputePrecision::fp32 || compute == ComputePrecision::tf32;
+    nn::keep_frozen_as(*lm.model, wide ? at::kFloat : compute == ComputePrecision::fp16 ? at::kHalf : at::kBFloat16);
   }
   return lm;
 }

@@ -7,6 +7,7 @@
 #include "hrm/checkpoint/hf_import.h"
 #include "hrm/checkpoint/peft.h"
 #include "hrm/nn/linear.h"
+#include "hrm/ops/start.h"
 #include "hrm/tasks/causal_inference.h"
 #include "tasks/causal/spec.h"
 #include "tasks/hf_tokens.h"
@@ -18,26 +19,40 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 const std::vector<std::string> kExactOnCpu{"runtime.device=cpu", "precision.compute=fp32"};
 
-// The whole model for transformers, an adapter merged into it.
-void write_hf(CausalInference& loaded, const ExportRequest& request) {
-  if (loaded.lm.lora) loaded.lm.lora->merge();
+// All weights by our names, an adapter merged into them, in float32.
+NamedTensors whole_weights(CausalLm& lm) {
+  if (lm.lora) lm.lora->merge();
   NamedTensors named;
-  for (const auto& item : loaded.lm.model->named_parameters()) {
+  for (const auto& item : lm.model->named_parameters()) {
     if (item.key().find(".lora.") == std::string::npos) named.emplace_back(item.key(), item.value().detach());
   }
   std::map<std::string, const nn::Linear*> quantized;
-  const std::vector<nn::Nf4Layer> layers = nn::nf4_layers(*loaded.lm.model);
+  const std::vector<nn::Nf4Layer> layers = nn::nf4_layers(*lm.model);
   for (const nn::Nf4Layer& layer : layers) quantized[layer.weight] = layer.linear.get();
   for (auto& [name, tensor] : named) {
-    const at::Tensor merged = loaded.lm.lora ? loaded.lm.lora->merged_weight(name) : at::Tensor();
+    const at::Tensor merged = lm.lora ? lm.lora->merged_weight(name) : at::Tensor();
     if (merged.defined()) {
       tensor = merged;
     } else if (const auto found = quantized.find(name); found != quantized.end()) {
       tensor = ops::nf4_dequantize(found->second->nf4(), tensor.sizes(), at::kFloat);
     }
   }
+  return named;
+}
+
+models::DecoderOptions options_of(const HfModelConfig& facts) {
+  return checkpoint::decoder_options_of(facts, facts.max_position_embeddings);
+}
+
+// The whole model for torch.jit.load.
+void write_torchscript(CausalLm& lm, const std::string& file) {
+  checkpoint::export_causal_torchscript(options_of(lm.facts), whole_weights(lm), file);
+}
+
+// The whole model for transformers.
+void write_hf(CausalInference& loaded, const ExportRequest& request) {
+  const NamedTensors named = whole_weights(loaded.lm);
   const HfModelConfig& facts = loaded.lm.facts;
-  models::DecoderOptions decoder = checkpoint::decoder_options_of(facts, facts.max_position_embeddings);
   const std::filesystem::path tokenizer = data::tokenizer_folder(loaded.config.hf) / "tokenizer.json";
   std::error_code ignored;
   checkpoint::HfTokens tokens =
@@ -47,36 +62,51 @@ void write_hf(CausalInference& loaded, const ExportRequest& request) {
   tokens.files = hf_files_beside_weights(loaded.config.hf);
   checkpoint::HfFormat format = hf_format(request);
   format.model_type = facts.model_type;
-  checkpoint::export_hf(decoder, named, tokens, request.out, format);
+  checkpoint::export_hf(options_of(facts), named, tokens, request.out, format);
 }
 
-// The adapter for PEFT; for transformers the whole model.
+// The adapter for PEFT; for transformers and TorchScript the whole model.
 void write_causal(const StoredModel& stored, const ExportRequest& request, const ChosenWeights& chosen) {
   const NamedTensors& weights = chosen.values();
   if (request.to == "safetensors") return checkpoint::export_safetensors(weights, request.out, /*prefix=*/"");
   if (request.to == "pt") return checkpoint::export_pt(weights, request.out, /*prefix=*/"");
-  require(request.to != "torchscript", ExitCode::usage,
-          "models of transformers have no TorchScript form here; use --to hf, peft or safetensors");
   std::vector<std::string> overrides = kExactOnCpu;
   if (!request.base.empty()) overrides.push_back("hf.model=" + request.base);
   CausalInference loaded = open_causal_checkpoint(stored.folder, overrides, chosen.averaged ? "ema" : "raw");
   if (request.to == "peft") return checkpoint::write_peft(request.out, *loaded.lm.lora, loaded.config.hf.model);
+  if (request.to == "torchscript") return write_torchscript(loaded.lm, request.out);
   write_hf(loaded, request);
 }
 
-// An adapter of PEFT, merged into the model that it is for.
-std::string export_adapter(const StoredModel& stored, const ExportRequest& request) {
+// An adapter of PEFT, merged into the model that it is for, or a model of transformers.
+std::string export_foreign(const StoredModel& stored, const ExportRequest& request) {
   const std::string folder = stored.folder.string();
-  require(request.to == "hf", ExitCode::usage, "'", folder,
-          "' is an adapter of PEFT, which --to hf merges into its model; --to ", request.to, " is for checkpoints");
+  const bool adapter = checkpoint::is_peft_folder(stored.folder), script = request.to == "torchscript";
+  require(adapter || script, ExitCode::usage, "'", folder,
+          "' is a model of transformers already, which --to torchscript exports; --to ", request.to,
+          " is for checkpoints", request.to == "hf" ? ", and for adapters of PEFT" : "");
+  require(request.to == "hf" || script, ExitCode::usage, "'", folder,
+          "' is an adapter of PEFT, which --to hf and --to torchscript merge into its model; --to ", request.to,
+          " is for checkpoints");
   require(request.weights != "ema", ExitCode::checkpoint, "'", folder,
           "' holds no averaged weights, as checkpoints may; leave --weights out");
   std::vector<std::string> overrides = kExactOnCpu;
   overrides.emplace_back("chat.template=plain");  // nothing is asked: no other one needs to be known
   if (!request.base.empty()) overrides.push_back("hf.model=" + request.base);
-  CausalInference loaded = open_model_folder(stored.folder, overrides);
-  write_hf(loaded, request);
-  return cat("'", loaded.config.hf.model, "' with the adapter of ", folder, " merged into it");
+  std::string model;
+  if (script) {
+    // Without a tokenizer, which such a folder may lack.
+    const config::Config config = model_folder_config(stored.folder, overrides);
+    CausalLm lm = open_frozen_lm(config, ops::start_runtime_and_ops(config), /*positions=*/1);
+    write_torchscript(lm, request.out);
+    model = config.hf.model;
+  } else {
+    CausalInference loaded = open_model_folder(stored.folder, overrides);
+    write_hf(loaded, request);
+    model = loaded.config.hf.model;
+  }
+  if (!adapter) return cat("the model of '", folder, "'");
+  return cat("'", model, "' with the adapter of ", folder, " merged into it");
 }
 
 }  // namespace
@@ -84,11 +114,7 @@ std::string export_adapter(const StoredModel& stored, const ExportRequest& reque
 std::string export_causal(const StoredModel& stored, const ExportRequest& request) {
   require(request.to != "checkpoint", ExitCode::usage,
           "--to checkpoint is for puzzle and language models; give models of transformers on by --to hf or peft");
-  if (stored.foreign) {
-    require(checkpoint::is_peft_folder(stored.folder), ExitCode::usage, "'", stored.folder.string(),
-            "' is a model of transformers already; export takes checkpoints, and adapters of PEFT");
-    return export_adapter(stored, request);
-  }
+  if (stored.foreign) return export_foreign(stored, request);
   const ChosenWeights chosen = choose_weights(stored.folder, request.weights);
   write_causal(stored, request, chosen);
   return exported_text(stored, chosen.averaged);

@@ -7,6 +7,7 @@
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
 #include "hrm/runtime/nvtx.h"
+#include "tasks/causal/group_defaults.h"
 
 namespace hrm::tasks {
 
@@ -45,10 +46,7 @@ AnswerBatch::Options PolychromicTask::answer_options() const {
 }
 
 optim::GroupDefaults PolychromicTask::group_defaults() const {
-  optim::GroupDefaults defaults;
-  defaults.decay_vectors = false;
-  defaults.not_matrices = {"*embed*", "*head.weight"};
-  return defaults;
+  return causal_group_defaults();
 }
 
 bool PolychromicTask::waits_for_device(int64_t step) const {

@@ -15,12 +15,6 @@ int64_t rounded_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// The smallest of `buckets` widths up to `most` that holds `longest`.
-int64_t bucket_width(int64_t longest, int64_t most, int64_t buckets) {
-  const int64_t unit = rounded_up((most + buckets - 1) / buckets, 8);
-  return std::min(most, std::max<int64_t>(unit, rounded_up(longest, unit)));
-}
-
 // The largest of all ranks: they have one shape of the captured step, and one state to save.
 int64_t largest_of_ranks(int64_t value, at::Device device, parallel::Comm& comm) {
   if (comm.alone()) return value;
@@ -30,6 +24,11 @@ int64_t largest_of_ranks(int64_t value, at::Device device, parallel::Comm& comm)
 }
 
 }  // namespace
+
+int64_t answer_width(int64_t longest, int64_t positions, int64_t buckets) {
+  const int64_t unit = rounded_up((positions + buckets - 1) / buckets, 8);
+  return std::min(positions, std::max<int64_t>(unit, rounded_up(longest, unit)));
+}
 
 AnswerBatch::AnswerBatch(const Options& options, at::Device device) : options_(options), device_(device) {
   const auto longs = at::device(device).dtype(at::kLong);
@@ -64,7 +63,7 @@ void AnswerBatch::write(const std::vector<std::vector<int32_t>>& prompts, const 
   longest = largest_of_ranks(longest, device_, comm);
   require(longest <= options_.positions, ExitCode::unexpected, "a sampled row of ", longest, " positions, room is for ",
           options_.positions);
-  width_ = bucket_width(longest, options_.positions, options_.buckets);
+  width_ = answer_width(longest, options_.positions, options_.buckets);
   const at::Tensor ids = at::full({rows, width_}, options_.pad_id, at::kLong);
   const at::Tensor labels = at::full_like(ids, data::kIgnoreLabel);
   for (int64_t row = 0; row < rows; ++row) {

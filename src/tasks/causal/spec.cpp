@@ -1,11 +1,14 @@
 // The row of task=polychromic.
 #include "tasks/causal/spec.h"
 
+#include <algorithm>
+
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/data/chat_open.h"
 #include "hrm/tasks/causal_inference.h"
 #include "hrm/tasks/polychromic.h"
+#include "tasks/causal/plan.h"
 #include "tasks/specs.h"
 #include "tasks/task_settings.h"
 
@@ -37,6 +40,43 @@ void keep_chat(config::LoadedConfig& loaded, const config::Config& before, const
   const bool plain = now.template_name == config::ChatTemplateKind::plain;
   if (plain && loaded.by_default("chat.bos")) keep("chat.bos", now.bos, then.bos);
   if (loaded.by_default("chat.tools_field")) keep("chat.tools_field", now.tools_field, then.tools_field);
+}
+
+// Of the prompts in data.train; of those of a run's own splits only the training ones.
+PromptTokens prompts_of_data(const config::Config& config) {
+  const HfModelConfig facts = read_hf_config(config.hf.model);
+  const data::ChatEncoder encoder = open_causal_tokenizer(config, facts);
+  const data::ChatSides sides = open_chat_data(config, encoder, /*need_response=*/config.grpo.start_step != 1);
+  int64_t sum = 0;
+  PromptTokens tokens;
+  for (const int64_t example : sides.train.examples) {
+    const auto length =
+        static_cast<int64_t>(sides.train.dataset->examples()[static_cast<size_t>(example)].prompt_ids.size());
+    sum += length;
+    tokens.longest = std::max(tokens.longest, length);
+  }
+  const auto count = static_cast<int64_t>(sides.train.examples.size());
+  require(count > 0, ExitCode::data, sides.train.dataset->origin(), ": no example to train on");
+  tokens.mean = (sum + count / 2) / count;
+  return tokens;
+}
+
+// Of hf.model only config.json is read, and data only for the length of the prompts that are answered.
+PlannedModel plan_polychromic(const config::Config& config, const PlanData& data) {
+  require(data.vocab_size == 0, ExitCode::usage, "--vocab-size is of models that have no vocabulary yet; that of '",
+          config.hf.model, "' is in its config.json, leave it out");
+  PromptTokens prompts{.mean = data.seq_len, .longest = data.seq_len};
+  const bool samples = PolychromicPlan(config, 1).most_samples() > 0;
+  require(
+      samples || data.seq_len == 0, ExitCode::usage,
+      "--seq-len is the length of prompts that are answered, and this configuration samples no answers; rows are as "
+      "long as chat.max_length says, leave it out");
+  if (samples && data.seq_len == 0) {
+    require(!config.data.train.empty(), ExitCode::usage,
+            "data.train is empty; give data, or the length of a prompt in tokens with --seq-len");
+    prompts = prompts_of_data(config);
+  }
+  return {std::make_shared<CausalPlan>(config, prompts)};
 }
 
 // The model of hf.model, with its weights or with random ones. As in `generate`, an adapter is merged.
@@ -72,6 +112,7 @@ const TaskSpec& polychromic_spec() {
                              .base_key = "hf.model",
                              .is_foreign = is_model_folder,
                              .foreign_config = model_folder_config,
+                             .plan = plan_polychromic,
                              .timed_writer = timed_causal_writer};
   return spec;
 }

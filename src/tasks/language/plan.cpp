@@ -15,14 +15,6 @@
 namespace hrm::tasks {
 namespace {
 
-// Fractions of the data sheet's FLOP/s, from the step of the plain decoder in docs/measurements/log.md: 10.77 TFLOP of
-// products in 16.2 ms, and 1.1 TFLOP of causal attention, both passes, in 4.6 ms.
-constexpr double kProductShare = 0.67;
-constexpr double kCausalShare = 0.24;
-// The least time of a product, an attention or a pass over memory inside a graph. Fitted to the step of the HRM
-// language model with experts in docs/measurements/log.md, whose core is 72 blocks over few vectors, one after the
-// other.
-constexpr double kLeastMs = 0.007;
 // A block of sm90/memory_blocks.cuh of width 512, in the step of docs/benchmarks.md; and the multiprocessors that its
 // clusters share.
 constexpr double kMemoryBlockMs = 0.024, kMultiprocessors = 132;

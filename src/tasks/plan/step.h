@@ -1,5 +1,5 @@
 #pragma once
-// What the estimates of puzzles and of language models (puzzle.h, language.h) are made with.
+// What the estimates of the tasks (tasks/*/plan.h) are made with.
 
 #include <algorithm>
 #include <cmath>
@@ -20,6 +20,16 @@ inline constexpr double kMemoryShare = 0.75;         // of the data sheet's byte
 inline constexpr double kStepOverheadMs = 0.5;       // starts of kernels, losses, metrics
 inline constexpr double kReservedShare = 1.03;       // reserved by tensors at the peak, expandable segments
 inline constexpr double kContext = 800.0 * (1 << 20);
+
+// Of language models. Fractions of the data sheet's FLOP/s, from the step of the plain decoder in
+// docs/measurements/log.md: 10.77 TFLOP of products in 16.2 ms, and 1.1 TFLOP of causal attention, both passes, in
+// 4.6 ms.
+inline constexpr double kProductShare = 0.67;
+inline constexpr double kCausalShare = 0.24;
+// The least time of a product, an attention or a pass over memory inside a graph. Fitted to the step of the HRM
+// language model with experts in docs/measurements/log.md, whose core is 72 blocks over few vectors, one after the
+// other.
+inline constexpr double kLeastMs = 0.007;
 
 // Bytes held at a moment of the step, and the moment at which they were most.
 class Ledger {

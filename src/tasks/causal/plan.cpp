@@ -1,0 +1,452 @@
+#include "tasks/causal/plan.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/tasks/polychromic_answers.h"
+#include "hrm/tasks/polychromic_metrics.h"
+#include "hrm/tasks/polychromic_rewards.h"
+#include "hrm/tasks/prefix_sharing.h"
+#include "tasks/causal/group_defaults.h"
+
+namespace hrm::tasks {
+namespace {
+
+// Decoding, from the whole step with the shape of Qwen3-8B in docs/measurements/log.md: the fraction of the data
+// sheet's bytes per second at which weights and cache are read, and the way from one of a layer's five kernels to the
+// next.
+constexpr double kDecodeShare = 0.65;
+constexpr double kDecodeKernels = 5, kDecodeKernelMs = 0.0025;
+// Of an encoded answer, with the host's tokenizer, from the same table.
+constexpr double kEncodeMs = 0.15;
+
+// "model.layers.12.mlp.down_proj.weight" -> 12 and "mlp.down_proj.weight"; -1 for what is in no layer.
+std::pair<int64_t, std::string> in_layer(const std::string& name) {
+  static const std::string begin = "model.layers.";
+  if (!name.starts_with(begin)) return {-1, name};
+  const size_t dot = name.find('.', begin.size());
+  return {std::stoll(name.substr(begin.size(), dot - begin.size())), name.substr(dot + 1)};
+}
+
+PlannedLinear* linear_of(PlannedLayer& layer, const std::string& name) {
+  if (name.starts_with("self_attn.qkv_proj.")) return &layer.qkv;
+  if (name.starts_with("self_attn.o_proj.")) return &layer.o;
+  if (name.starts_with("mlp.gate_up_proj.")) return &layer.gate_up;
+  if (name.starts_with("mlp.down_proj.")) return &layer.down;
+  return nullptr;
+}
+
+bool needs_encoder(const config::Config& config, const PolychromicPlan& plan) {
+  const bool rewarded = plan.grpo_from > 0;
+  const bool measures = plan.samples_for_diversity || (rewarded && rewards_need_diversity(config.grpo));
+  return (measures || (rewarded && rewards_need_embeddings(config.grpo))) &&
+         config.polychromic.diversity_metric == config::DiversityMetric::semantic;
+}
+
+PlannedEncoder planned_encoder(const std::string& folder) {
+  const HfBertConfig c = read_bert_config(folder);
+  const double w = number(c.hidden_size), inner = number(c.intermediate_size);
+  const double tables = w * number(c.vocab_size + c.max_position_embeddings + c.type_vocab_size);
+  const double of_layer = 4 * (w * w + w) + 2 * w * inner + inner + w + 4 * w;
+  return {.parameters = tables + 2 * w + number(c.layers) * of_layer, .of_tokens = tables};
+}
+
+}  // namespace
+
+const CausalPlan& causal_plan(const PlanInput& in) {
+  return dynamic_cast<const CausalPlan&>(*in.model);
+}
+
+std::vector<CausalPass> causal_passes(const PlanInput& in, PolychromicKind kind, int64_t micro, int64_t prompt) {
+  using config::SharedPrompts;
+  config::Config config = in.config;
+  config.train.micro_batch_size = micro;
+  const PolychromicPlan plan(config, in.ranks);
+  const int64_t T = config.chat.max_length - 1, rows = plan.answers(kind);
+  const CausalPass responses{
+      .tokens = number(micro * T), .rows = number(micro), .length = number(T), .response_labels = number(micro * T)};
+  if (kind != PolychromicKind::rewards && !plan.learns_from_answers(kind)) return {responses};
+
+  const int64_t new_tokens = plan.tokens(kind), longest = prompt + new_tokens - 1;
+  const int64_t room = config.hf.positions > 0 ? config.hf.positions : T + plan.most_tokens();
+  const int64_t W = answer_width(longest, room, config.chat.buckets);
+  const SharedPrompts share = config.polychromic.share_prompts;
+  const bool joins = share == SharedPrompts::responses && kind == PolychromicKind::diversity && !config.chat.packing &&
+                     !(config.lora.r > 0 && config.lora.dropout > 0);
+  const int64_t labelled = rows * new_tokens;
+  const int64_t tokens = rows * (new_tokens - 1) + (joins ? 0 : plan.prompts(kind) * prompt);
+  const int64_t shared = share == SharedPrompts::off ? 0 : PrefixSharing::capacity(std::max(tokens, labelled), rows, W);
+  CausalPass answers{.loss = CausalPass::Loss::answers,
+                     .tokens = number(shared > 0 ? shared : rows * W),
+                     .answer_rows = number(rows),
+                     .answer_length = number(W),
+                     .shared = shared > 0,
+                     .answer_labels = number(shared > 0 ? shared : rows * W)};
+  if (kind == PolychromicKind::rewards) {
+    CausalPass reference = answers;
+    reference.recorded = false;
+    answers.logits_twice = true;
+    if (config.grpo.beta == 0) return {answers};
+    return {reference, answers};
+  }
+  if (!joins || shared == 0) return {responses, answers};
+  answers.loss = CausalPass::Loss::both;
+  answers.tokens += responses.tokens;
+  answers.rows = responses.rows;
+  answers.length = responses.length;
+  answers.response_labels = responses.response_labels;
+  return {answers};
+}
+
+StepShares step_shares(const config::Config& config, const PolychromicPlan& plan) {
+  StepShares shares;
+  const int64_t steps = config.train.steps;
+  double before = 1;  // of the steps, those before GRPO
+  if (plan.grpo_from == 1 || (plan.grpo_from > 1 && steps == 0)) {
+    before = 0;
+  } else if (plan.grpo_from > 1) {
+    before = number(std::min(plan.grpo_from - 1, steps)) / number(steps);
+  }
+  shares.rewards = 1 - before;
+  shares.samples_rewards = shares.rewards / number(plan.reward_updates);
+  if (plan.samples_for_diversity) shares.diversity = before / number(plan.every);
+  shares.responses = before - shares.diversity;
+  return shares;
+}
+
+CausalPlan::CausalPlan(const config::Config& config, const PromptTokens& prompts) : prompts_(prompts) {
+  const CausalLm lm = outline_causal_lm(config);
+  facts_ = lm.facts;
+  name_ = cat(facts_.model_type, " of ", config.hf.model,
+              config.lora.r > 0 ? cat(", adapter of rank ", config.lora.r) : std::string());
+  positions_ = config.chat.max_length - 1;
+  cache_positions_ = causal_positions(config, facts_);
+  matrix_elements_ = matrix_elements(lm);
+  read_layers(lm);
+  const PolychromicPlan plan(config, 1);
+  require(prompts.longest <= positions_, ExitCode::usage, "prompts of ", prompts.longest,
+          " tokens leave no room for a response in chat.max_length = ", config.chat.max_length,
+          "; make --seq-len smaller, or chat.max_length larger");
+  if (needs_encoder(config, plan)) encoder_ = planned_encoder(config.polychromic.diversity_encoder_model);
+}
+
+void CausalPlan::read_layers(const CausalLm& lm) {
+  layers_.resize(static_cast<size_t>(facts_.layers));
+  std::map<std::string, at::Tensor> parameters;
+  for (const auto& item : lm.model->named_parameters()) parameters[item.key()] = item.value();
+  for (const auto& [name, tensor] : parameters) {
+    if (tensor.scalar_type() != at::kFloat) largest_frozen_ = std::max(largest_frozen_, number(tensor.numel()));
+    const auto [index, rest] = in_layer(name);
+    if (index < 0) {
+      const bool head = name.ends_with("lm_head.weight") || (facts_.tied && name.ends_with("embed_tokens.weight"));
+      if (head) trains_head_ = trains_head_ || tensor.requires_grad();
+      if (name.ends_with("embed_tokens.weight")) trains_embedding_ = trains_embedding_ || tensor.requires_grad();
+      continue;
+    }
+    if (tensor.dim() < 2) {  // norms, biases
+      const bool of_adapter = name.find(".lora.") != std::string::npos;
+      trains_embedding_ = trains_embedding_ || (tensor.requires_grad() && !of_adapter);
+      continue;
+    }
+    PlannedLinear* const linear = linear_of(layers_[static_cast<size_t>(index)], rest);
+    require(linear != nullptr, ExitCode::usage, "plan does not know the layer '", name, "' of '", facts_.model_type,
+            "'; 'hrm_train bench step' measures a step of it");
+    if (rest.ends_with("lora_A.weight")) {
+      linear->targets = number(tensor.size(0) / lm.lora->options().rank);
+    } else if (rest.ends_with("lora_B.weight")) {
+      linear->adapted = number(tensor.size(0));
+    } else {
+      linear->in = number(tensor.size(1));
+      linear->out = number(tensor.size(0));
+      linear->trained = tensor.requires_grad();
+    }
+  }
+  for (const nn::Nf4Layer& layer : nn::nf4_layers(*lm.model)) {
+    const double values = number(layer.linear->weight().numel());
+    nf4_values_ += values;
+    largest_nf4_ = std::max(largest_nf4_, values);
+  }
+  if (nf4_values_ > 0) return;
+  for (const PlannedLayer& layer : layers_) {
+    for (const PlannedLinear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      if (linear->targets > 0) merged_values_ += linear->in * linear->out;
+    }
+  }
+}
+
+double CausalPlan::block_values() const {
+  double values = 0;
+  for (const PlannedLayer& layer : layers_) {
+    for (const PlannedLinear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      values += linear->in * linear->out;
+    }
+  }
+  return values;
+}
+
+ModelOutline CausalPlan::outline(const config::Config& config) const {
+  const CausalLm lm = outline_causal_lm(config);
+  const PolychromicPlan plan(config, 1);
+  std::vector<std::string> rewards;
+  if (plan.grpo_from > 0) {
+    for (const auto& [name, weight] : weighted_reward_names(config.grpo.rewards)) rewards.push_back(name);
+    if (config.grpo.diversity_weight > 0) rewards.emplace_back("diversity");
+  }
+  PlanInput one;
+  one.config = config;
+  const StepShares shares = step_shares(config, plan);
+  const double passes = lm.lora ? 2 : 3;  // as PolychromicTask::count_flops
+  double tokens = 0;
+  const auto add = [&](PolychromicKind kind, double share) {
+    if (share == 0) return;
+    for (const CausalPass& pass : causal_passes(one, kind, plan.micro_rows, prompts_.mean)) {
+      tokens += share * pass.tokens * (pass.recorded ? passes : 1);
+    }
+  };
+  add(PolychromicKind::responses, shares.responses);
+  add(PolychromicKind::diversity, shares.diversity);
+  add(PolychromicKind::rewards, shares.rewards);
+  const bool measures = plan.samples_for_diversity || (plan.grpo_from > 0 && rewards_need_diversity(config.grpo));
+  return {.model = lm.model,
+          .parameters = &lm.model->parameter_set(),
+          .blocks_run_once = false,
+          .unmarked_groups = unmarked_groups(),
+          .group_defaults = causal_group_defaults(),
+          .flops_per_sample = 2 * matrix_elements_ * tokens / number(plan.micro_rows),
+          .metric_sums = static_cast<int64_t>(PolychromicMetrics(plan, rewards, measures).names().size())};
+}
+
+// Blocks up to the first one that is trained.
+int64_t CausalPlan::unmarked_groups() const {
+  if (trains_embedding_) return 0;
+  const auto first =
+      std::find_if(layers_.begin(), layers_.end(), [](const PlannedLayer& layer) { return layer.trains(); });
+  return std::min<int64_t>(first - layers_.begin() + 1, static_cast<int64_t>(layers_.size()));
+}
+
+namespace {
+
+// Time of the passes of a step, each part by the slower of computing and moving.
+class CausalClock {
+ public:
+  CausalClock(const PlanInput& in, const CausalPlan& model)
+      : in_(in),
+        model_(model),
+        clock_(in.gpu),
+        size_(element_size(in.config)),
+        slowdown_(product_slowdown(in.config)),
+        width_(number(model.facts().hidden_size)) {}
+
+  double products = 0, adapters = 0, attention = 0, others = 0;  // ms
+  double backward = 0;                                           // of them
+
+  void add(const CausalPass& pass, double share) {
+    share_ = share;
+    const bool again = in_.config.hf.recompute && pass.recorded;
+    for (const PlannedLayer& layer : model_.layers()) {
+      block(layer, pass, false);
+      if (again) block(layer, pass, true, /*as_forward=*/true);
+      if (pass.recorded) block(layer, pass, true);
+    }
+    const double labels = pass.response_labels + pass.answer_labels;
+    double head = pass.recorded ? (model_.trains_head() ? 3 : 2) : 1;
+    if (pass.logits_twice) ++head;
+    product(labels, width_, number(model_.facts().vocab_size), head, false);
+    move(head * labels * number(model_.facts().vocab_size) * size_, 1, false);
+  }
+
+ private:
+  void note(double& part, double ms, bool is_backward) {
+    part += share_ * ms;
+    if (is_backward) backward += share_ * ms;
+  }
+  void product(double rows, double in, double out, double times, bool is_backward) {
+    const double bytes = size_ * (rows * (in + out) + in * out);
+    const double flops = 2 * slowdown_ * rows * in * out;
+    note(products, times * std::max(kLeastMs, clock_.slower(flops, kProductShare, bytes)), is_backward);
+  }
+  void move(double bytes, double times, bool is_backward) {
+    note(others, times * std::max(kLeastMs, clock_.moved(bytes)), is_backward);
+  }
+
+  void linear(const PlannedLinear& layer, double rows, bool is_backward, bool as_forward) {
+    const bool second = is_backward && !as_forward;
+    product(rows, layer.in, layer.out, second && layer.trained ? 2 : 1, is_backward);
+    if (model_.nf4_values() > 0) move((kNf4Bytes + size_) * layer.in * layer.out, 1, is_backward);
+    if (layer.targets == 0) return;
+    // Forward: the input is read, the output read and written. Backward: the output's gradient is read twice, the
+    // input once, its gradient read and written. Products of this rank take the time of their bytes.
+    const double bytes = size_ * rows * (second ? 3 * layer.in + 2 * layer.adapted : layer.in + 2 * layer.adapted);
+    double ms = (second ? 4 : 2) * kLeastMs;
+    ms = std::max(ms, clock_.moved(bytes));
+    if (in_.config.lora.dora) ms += clock_.moved((size_ + 8) * layer.in * layer.adapted);
+    note(adapters, ms, is_backward);
+  }
+
+  void block(const PlannedLayer& layer, const CausalPass& pass, bool is_backward, bool as_forward = false) {
+    const HfModelConfig& f = model_.facts();
+    const double n = pass.tokens, factor = is_backward && !as_forward ? 2 : 1;
+    linear(layer.qkv, n, is_backward, as_forward);
+    linear(layer.o, n, is_backward, as_forward);
+    linear(layer.gate_up, n, is_backward, as_forward);
+    linear(layer.down, n, is_backward, as_forward);
+    attend(pass.rows, pass.length, factor, is_backward);
+    attend(pass.answer_rows, pass.answer_length, factor, is_backward);
+    const double qk = n * number((f.heads + f.kv_heads) * f.head_dim) * size_, unit = n * width_ * size_;
+    if (pass.shared) move((n + pass.places()) * (layer.qkv.out + layer.o.in) * size_, factor, is_backward);
+    move((f.qk_norm || f.form.wide_qk_norm ? 4 : 2) * qk, factor, is_backward);
+    move(2 * unit, 2 * factor, is_backward);
+    // Adapters, biases and other gates take the gate out of the products.
+    const bool fused = size_ < 4 && in_.gpu.capability == 90 && !f.form.gelu_gate && layer.gate_up.targets == 0 &&
+                       layer.down.targets == 0 && model_.nf4_values() == 0;
+    if (!fused) move(3 * n * layer.down.in * size_, factor, is_backward);
+  }
+
+  void attend(double rows, double length, double factor, bool is_backward) {
+    if (rows == 0) return;
+    const HfModelConfig& f = model_.facts();
+    const double window = f.window > 0 ? std::min(number(f.window), length) : length;
+    const double keys = window < length ? window : length / 2;
+    const double q = number(f.heads * f.head_dim), kv = number(f.kv_heads * f.head_dim);
+    const double flops = 4 * slowdown_ * rows * length * keys * q * (factor > 1 ? 1.25 : 1);
+    const double bytes = rows * length * (2 * q + 2 * kv) * size_;
+    note(attention, factor * std::max(kLeastMs, clock_.slower(flops, kCausalShare, bytes)), is_backward);
+  }
+
+  const PlanInput& in_;
+  const CausalPlan& model_;
+  TimeModel clock_;
+  double size_, slowdown_, width_, share_ = 1;
+};
+
+// Sampling of a step's answers: a phase that training waits for.
+struct SampledTimes {
+  double merge = 0, prefill = 0, decode = 0, encode = 0;
+};
+
+SampledTimes sampled_times(const PlanInput& in, const CausalPlan& model, const PolychromicPlan& plan,
+                           PolychromicKind kind) {
+  const TimeModel clock(in.gpu);
+  const HfModelConfig& f = model.facts();
+  const double size = element_size(in.config), slowdown = product_slowdown(in.config);
+  const double prompts = number(plan.micro_batches * plan.prompts(kind)), rows = prompts * number(plan.samples(kind));
+  const double asked =
+      in.config.polychromic.generation_batch > 0 ? number(in.config.polychromic.generation_batch) : 256;
+  const double batch = std::min(asked, rows), batches = std::ceil(rows / batch);
+  const double head = number(f.vocab_size * f.hidden_size);
+  SampledTimes t;
+  t.merge = clock.moved(2 * size * model.merged_values());
+  const double P = number(model.prompts().mean);
+  const double attention = 4 * prompts * P * P / 2 * number(f.heads * f.head_dim * f.layers);
+  t.prefill =
+      clock.slower(2 * slowdown * prompts * P * model.block_values(), kProductShare, size * model.block_values()) +
+      clock.slower(slowdown * attention, kCausalShare, 0);
+  // Every token reads all weights once for the batch, and each row's keys and values so far.
+  const double weights =
+      size * (model.block_values() + head) + (model.nf4_values() > 0 ? (kNf4Bytes + size) * model.nf4_values() : 0);
+  const double held = P + number(plan.tokens(kind)) / 2;
+  const double keys = f.window > 0 ? std::min(held, number(f.window)) : held;
+  const double cache = size * batch * keys * number(2 * f.layers * f.kv_heads * f.head_dim);
+  const double read = 1e3 * (weights + cache) / (kDecodeShare * in.gpu.bytes_per_s);
+  const double computed = clock.slower(2 * slowdown * batch * (model.block_values() + head), kProductShare, 0);
+  const double step = std::max(read, computed) + kDecodeKernels * kDecodeKernelMs * number(f.layers);
+  t.decode = batches * number(plan.tokens(kind)) * step;
+  if (model.encoder().parameters > 0) t.encode = kEncodeMs * rows;
+  return t;
+}
+
+}  // namespace
+
+void CausalPlan::add_times(const PlanInput& in, Plan& plan) const {
+  const PolychromicPlan steps(in.config, in.ranks);
+  const StepShares shares = step_shares(in.config, steps);
+  CausalClock clock(in, *this);
+  const auto train = [&](PolychromicKind kind, double share) {
+    if (share == 0) return;
+    for (const CausalPass& pass : causal_passes(in, kind, steps.micro_rows, prompts_.mean)) {
+      clock.add(pass, share * number(steps.micro_batches));
+    }
+  };
+  train(PolychromicKind::responses, shares.responses);
+  train(PolychromicKind::diversity, shares.diversity);
+  train(PolychromicKind::rewards, shares.rewards);
+  plan.backward_ms = clock.backward;
+
+  SampledTimes sampled;
+  const auto sample = [&](PolychromicKind kind, double share) {
+    if (share == 0) return;
+    const SampledTimes t = sampled_times(in, *this, steps, kind);
+    sampled.merge += share * t.merge;
+    sampled.prefill += share * t.prefill;
+    sampled.decode += share * t.decode;
+    sampled.encode += share * t.encode;
+  };
+  sample(PolychromicKind::diversity, shares.diversity);
+  sample(PolychromicKind::rewards, shares.samples_rewards);
+  const auto add = [&](const char* name, double ms, const std::string& note) {
+    if (ms > 0) plan.time.push_back({name, ms, note});
+  };
+  const double share = shares.diversity + shares.samples_rewards;
+  const std::string when = share < 1 ? cat("in ", percent(share), " of the steps, on average; ") : std::string();
+  add("merge", sampled.merge, when + "of the adapter into a copy of the weights");
+  add("prefill", sampled.prefill, cat(when, "prompts of ", prompts_.mean, " tokens"));
+  add("decode", sampled.decode, when + "all completions at their longest");
+  add("encode", sampled.encode, when + "completions, by the sentence encoder");
+  add("matrix products", clock.products, "of blocks and of the head");
+  add("adapters", clock.adapters, "products of low rank, and their gradients");
+  add("attention", clock.attention, "");
+  add("norms, rotation, loss", clock.others, "what is not inside a product");
+  add_optimizer_times(in, plan);
+  plan.time.push_back({"everything else", kStepOverheadMs, "embedding, clearing, norms, starts of kernels"});
+}
+
+std::string CausalPlan::shares() const {
+  return cat("rows at their full length (chat.max_length); matrix products reach ", percent(kProductShare),
+             " of its FLOP/s, attention ", percent(kCausalShare), ", decoding ", percent(kDecodeShare),
+             " of its bytes per second, no other pass takes less than ", 1e3 * kLeastMs, " us");
+}
+
+// All passes of a micro-batch are in one backward pass. The later one of two comes first.
+double CausalPlan::backward_done(const PlanInput& in, int64_t groups, int64_t count) const {
+  if (groups == 0) return 0;
+  const PolychromicPlan plan(in.config, in.ranks);
+  const StepShares shares = step_shares(in.config, plan);
+  const PolychromicKind kind = shares.diversity > 0 ? PolychromicKind::diversity
+                               : shares.rewards > 0 ? PolychromicKind::rewards
+                                                    : PolychromicKind::responses;
+  double recorded = 0;
+  for (const CausalPass& pass : causal_passes(in, kind, plan.micro_rows, prompts_.mean)) recorded += pass.recorded;
+  return (recorded - 1 + number(groups) / number(count)) / recorded;
+}
+
+// PolychromicTask::load_batch of a step that samples, then PolychromicLoss::count_tokens.
+void CausalPlan::rehearse_begin(const PlanInput& in, StepRehearsal& step) const {
+  const PolychromicPlan plan(in.config, in.ranks);
+  const StepShares shares = step_shares(in.config, plan);
+  const auto reduce = [&](at::IntArrayRef sizes, at::ScalarType dtype) {
+    step.comm().all_reduce(at::empty(sizes, at::device(at::kMeta).dtype(dtype)));
+  };
+  const auto written = [&](bool shares_prompts) {
+    reduce({}, at::kLong);  // the longest row
+    if (shares_prompts) reduce({}, at::kLong);
+  };
+  const bool shared = in.config.polychromic.share_prompts != config::SharedPrompts::off;
+  if (shares.diversity > 0) {
+    written(shared && plan.diversity_has_gradient);
+    reduce({1}, at::kDouble);
+    if (in.config.polychromic.normalize_advantages) reduce({}, at::kDouble);
+  } else if (shares.rewards > 0) {
+    written(shared);
+    reduce({plan.rows * in.ranks, plan.reward_samples}, at::kDouble);
+  }
+  if (shares.diversity + shares.rewards > 0) step.note("answers", StepExchange::Moment::before_forward);
+  reduce({2}, at::kFloat);
+  step.note("tokens", StepExchange::Moment::before_forward);
+}
+
+}  // namespace hrm::tasks

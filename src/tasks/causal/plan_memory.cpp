@@ -1,0 +1,354 @@
+// A training step of a causal model as the allocator sees it.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "hrm/base/error.h"
+#include "hrm/tasks/generation.h"
+#include "tasks/causal/plan.h"
+
+namespace hrm::tasks {
+namespace {
+
+constexpr double kWide = 4;  // bytes of what is computed in float32 whatever the compute dtype is
+
+// Bytes of one block over all tokens of a pass.
+struct CausalBlockMemory {
+  double mixing = 0, feed_forward = 0;                    // kept by the two parts
+  double output = 0;                                      // kept by what follows
+  double backward_mixing = 0, backward_feed_forward = 0;  // gradients beside those of input and output
+  double total() const { return mixing + feed_forward + output; }
+};
+
+// nn/transformer_block.cpp, nn/causal_attention.cpp, nn/feed_forward.cpp and nn/lora.cpp.
+class CausalBlock {
+ public:
+  CausalBlock(const PlanInput& in, const CausalPass& pass)
+      : in_(in), model_(causal_plan(in)), facts_(model_.facts()), pass_(pass), size_(element_size(in.config)) {}
+
+  // `begun`: whether what the block reads needs a gradient. Nothing is kept in front of the first layer that is
+  // trained.
+  CausalBlockMemory memory(const PlannedLayer& layer, bool begun) const {
+    const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_, rstd = n * kWide;
+    const double act = n * layer.down.in * size_;
+    const bool behind = facts_.form.norms_behind;
+    CausalBlockMemory m;
+    if (begun || layer.qkv.keeps_input()) {
+      // The layer's input or, with norms behind, its result.
+      m.mixing = (behind || layer.qkv.keeps_input() ? unit : 0) + (begun || behind ? rstd : 0) + unit +
+                 attention(layer) + of(layer.qkv) + of(layer.o);
+      if (behind && !begun) m.mixing += unit;  // the input itself
+    } else if (layer.o.keeps_input()) {
+      m.mixing = n * layer.o.in * size_ + of(layer.o) + unit + (behind ? unit + rstd : 0);
+    }
+    if (begun || layer.qkv.keeps_input() || layer.o.keeps_input()) {
+      const bool kept = behind || layer.gate_up.keeps_input() || !general(layer);
+      m.feed_forward = (kept ? unit : 0) + rstd + gated(layer) + of(layer.gate_up) + of(layer.down);
+    } else if (layer.gate_up.keeps_input()) {
+      m.feed_forward = unit + gated(layer) + of(layer.gate_up) + of(layer.down) + (behind ? unit + rstd : 0);
+    } else if (layer.down.keeps_input()) {
+      m.feed_forward = act + of(layer.down) + (behind ? unit + rstd : 0);
+    }
+    m.output = begun || layer.trains() ? unit : 0;
+    m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_;
+    m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit);
+    return m;
+  }
+
+  // Temporaries of a pass that is not recorded, without the residual stream.
+  double plain(const PlannedLayer& layer) const {
+    const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_;
+    return unit + std::max(3 * n * layer.down.in * size_,
+                           (pass_.shared ? 2 : 1) * n * layer.qkv.out * size_ + n * layer.o.in * size_);
+  }
+
+ private:
+  double rank() const { return number(in_.config.lora.r); }
+
+  // What an adapter keeps besides its input.
+  double of(const PlannedLinear& layer) const {
+    if (layer.targets == 0) return 0;
+    const double values = layer.targets * rank() + (in_.config.lora.dora ? layer.adapted : 0);
+    return pass_.tokens * values * size_;
+  }
+
+  double attention(const PlannedLayer& layer) const {
+    const double n = pass_.tokens, places = pass_.places();
+    const double q = number(facts_.heads * facts_.head_dim), kv = number(facts_.kv_heads * facts_.head_dim);
+    double kept = places * (layer.qkv.out + q) * size_ + places * kWide * number(facts_.heads);
+    // The values before the norms of q and k.
+    if (facts_.qk_norm) kept += places * (q + kv) * size_;
+    if (facts_.form.wide_qk_norm) kept += n * ((q + kv) * size_ + 2 * kWide);
+    // What o_proj reads, where that is a tensor of its own.
+    const bool dropped = in_.config.lora.dora && in_.config.lora.dropout > 0 && layer.o.targets > 0;
+    if (dropped || (pass_.shared && layer.o.keeps_input())) kept += n * q * size_;
+    const auto masked = [&](double rows, double length) {
+      if (rows == 0) return 0.0;
+      const bool window = facts_.window > 0 && number(facts_.window) < length;
+      const bool documents = in_.config.chat.packing && pass_.loss != CausalPass::Loss::answers;
+      if (!window && !documents) return 0.0;
+      const double repeated = kv < q ? 2 * rows * length * q : 0;
+      return size_ * ((documents ? rows : 1) * length * length + repeated);
+    };
+    return kept + masked(pass_.rows, pass_.length) + masked(pass_.answer_rows, pass_.answer_length);
+  }
+
+  // Gradients of q, k and v, of their product, and a float32 sum of that of q.
+  double attention_backward() const {
+    const double q = number(facts_.heads * facts_.head_dim), kv = number(facts_.kv_heads * facts_.head_dim);
+    return pass_.places() * (size_ * (q + 2 * (q + 2 * kv)) + kWide * q);
+  }
+
+  bool general(const PlannedLayer& layer) const {
+    return facts_.form.gelu_gate || model_.nf4_values() > 0 || layer.gate_up.targets > 0 || layer.down.targets > 0;
+  }
+  bool is_fused(const PlannedLayer& layer) const {
+    return size_ < kWide && in_.gpu.capability == 90 && !general(layer);
+  }
+
+  double gated(const PlannedLayer& layer) const {
+    const double act = pass_.tokens * layer.down.in * size_;
+    if (!general(layer)) return 3 * act;
+    return (2 + (facts_.form.gelu_gate ? 1 : 0) + (layer.down.keeps_input() ? 1 : 0)) * act;
+  }
+
+  const PlanInput& in_;
+  const CausalPlan& model_;
+  const HfModelConfig& facts_;
+  const CausalPass& pass_;
+  double size_;
+};
+
+// Walks through one micro-batch (tasks/causal/polychromic_loss.cpp).
+class CausalWalk {
+ public:
+  explicit CausalWalk(const PlanInput& in)
+      : in_(in),
+        model_(causal_plan(in)),
+        size_(element_size(in.config)),
+        width_(number(model_.facts().hidden_size)),
+        vocabulary_(number(model_.facts().vocab_size)) {}
+
+  // `together`: one backward pass goes through all of them.
+  void run(const std::vector<CausalPass>& passes, bool together) {
+    for (const CausalPass& pass : passes) {
+      if (!pass.recorded) {
+        plain(pass);
+        continue;
+      }
+      forward(pass);
+      loss(pass);
+      if (!together) backward();
+    }
+    if (together) backward();
+  }
+
+  // Completions: prompts are read, then decoded token by token.
+  void sample(double prompts, double prompt, double rows) {
+    ledger_.moment = "prefill";
+    CausalPass pass{.tokens = prompts * prompt, .rows = prompts, .length = prompt, .recorded = false};
+    const HfModelConfig& f = model_.facts();
+    const double fresh = pass.tokens * number(2 * f.layers * f.kv_heads * f.head_dim) * size_;
+    ledger_.take(fresh);
+    plain(pass, "prefill");
+    ledger_.give(fresh);
+    ledger_.moment = "decode";
+    const double logits = rows * vocabulary_ * (size_ + kWide);
+    ledger_.take(logits);
+    ledger_.give(logits);
+  }
+
+  const Ledger& ledger() const { return ledger_; }
+  double kept() const { return most_kept_; }
+  int64_t recorded() const { return recorded_; }
+
+ private:
+  void keep(double bytes) {
+    ledger_.kept += bytes;
+    ledger_.take(bytes);
+  }
+
+  void forward(const CausalPass& pass) {
+    ledger_.moment = "forward pass";
+    const double unit = pass.tokens * width_ * size_;
+    const bool again = in_.config.hf.recompute;
+    bool begun = model_.trains_embedding();
+    const double first = (begun || again ? unit : 0) + (again ? masks(pass) : 0);  // of the embedding; of bytes
+    keep(first);
+    kept_.push_back({.mixing = first});
+    const CausalBlock of(in_, pass);
+    for (const PlannedLayer& layer : model_.layers()) {
+      const CausalBlockMemory block = of.memory(layer, begun || again);
+      begun = begun || layer.trains();
+      if (again) {
+        ledger_.take(block.total());
+        ledger_.give(block.total() - block.output);
+        ledger_.kept += block.output;
+      } else {
+        keep(block.total());
+      }
+      kept_.push_back(block);
+    }
+    recorded_ += number_of_layers();
+    const double norm = pass.tokens * kWide;
+    keep(norm);
+    kept_.push_back({.mixing = norm});
+  }
+
+  double masks(const CausalPass& pass) const {
+    const int64_t window = model_.facts().window;
+    if (in_.config.chat.packing) return pass.rows * pass.length * pass.length;
+    return window > 0 && number(window) < pass.length ? pass.length * pass.length : 0;
+  }
+
+  // objectives/chunked_cross_entropy.cpp and token_log_probs.cpp. Gradients of hidden states live until the backward
+  // pass has used them; those of the head until the step ends.
+  void loss(const CausalPass& pass) {
+    ledger_.moment = "loss";
+    const double hidden = pass.tokens * width_ * size_;  // the norm's result
+    keep_hidden(hidden);
+    const auto part = [&](double labels, bool gathered) {
+      if (labels == 0) return;
+      const double of_labels = labels * width_ * size_;
+      if (gathered) hold(of_labels);  // labelled states of their own
+      hold(of_labels);                // their gradient
+      if (model_.trains_head()) hold(kWide * vocabulary_ * width_);
+      const double logits = std::min(labels, number(in_.config.objective.chunk)) * vocabulary_ * size_;
+      ledger_.take(logits);
+      ledger_.give(logits);
+    };
+    part(pass.response_labels, false);
+    part(pass.answer_labels, pass.shared);
+    most_kept_ = std::max(most_kept_, ledger_.kept);
+    release_hidden();
+  }
+
+  void keep_hidden(double bytes) {
+    hidden_ += bytes;
+    ledger_.take(bytes);
+  }
+  void release_hidden() {
+    ledger_.give(hidden_);
+    hidden_ = 0;
+  }
+  void hold(double bytes) {
+    held_ += bytes;
+    ledger_.take(bytes);
+  }
+
+  void backward() {
+    ledger_.moment = "backward pass";
+    double stream = 0;  // the gradient that continues
+    for (const CausalBlockMemory& block : kept_) stream = std::max(stream, block.output);
+    ledger_.take(stream);
+    while (!kept_.empty()) {
+      const CausalBlockMemory block = kept_.back();
+      kept_.pop_back();
+      ledger_.give(block.output);
+      if (in_.config.hf.recompute && block.feed_forward > 0) ledger_.take(block.mixing + block.feed_forward);
+      ledger_.take(block.backward_feed_forward);
+      ledger_.give(block.backward_feed_forward + block.feed_forward);
+      ledger_.take(block.backward_mixing);
+      ledger_.give(block.backward_mixing + block.mixing);
+    }
+    ledger_.give(stream + held_);
+    held_ = 0;
+    ledger_.kept = 0;
+  }
+
+  void plain(const CausalPass& pass, const char* moment = "reference") {
+    ledger_.moment = moment;
+    const double unit = pass.tokens * width_ * size_;
+    const CausalBlock of(in_, pass);
+    double most = 0;
+    for (const PlannedLayer& layer : model_.layers()) most = std::max(most, of.plain(layer) + unit);
+    const double logits = std::min(pass.answer_labels, number(in_.config.objective.chunk)) * vocabulary_ * size_;
+    most = std::max(most, logits + unit);
+    ledger_.take(unit + most);
+    ledger_.give(unit + most);
+  }
+
+  int64_t number_of_layers() const { return static_cast<int64_t>(model_.layers().size()); }
+
+  const PlanInput& in_;
+  const CausalPlan& model_;
+  double size_, width_, vocabulary_;
+  Ledger ledger_;
+  std::vector<CausalBlockMemory> kept_;
+  double hidden_ = 0, held_ = 0, most_kept_ = 0;
+  int64_t recorded_ = 0;
+};
+
+}  // namespace
+
+void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) const {
+  config::Config config = in.config;
+  config.train.micro_batch_size = micro;
+  const PolychromicPlan plan(config, in.ranks);
+  const double size = element_size(config);
+  const double before = [&] {
+    double sum = 0;
+    for (const PlanItem& item : memory.items) sum += item.value;
+    return sum;
+  }();
+
+  const double T = number(positions_), room = number(cache_positions_);
+  memory.add("positions", kWide * room * number(facts_.head_dim), "sines and cosines, fp32");
+  memory.add("dequantised layer", size * largest_nf4_, "a workspace that the layers stored as NF4 share");
+  const double answers = number(plan.most_samples());
+  double data = number(plan.rows) * T * (config.chat.packing ? 20 : 16) + answers * room * 20;
+  if (config.polychromic.share_prompts != config::SharedPrompts::off &&
+      plan.learns_from_answers(PolychromicKind::rewards)) {
+    data += 48 * answers * room;  // tables of tokens that rows share
+  }
+  memory.add("data", data, "ids, labels and weights of responses and completions");
+  double rows = 0;
+  if (answers > 0) {
+    const int64_t most = config.polychromic.generation_batch > 0 ? config.polychromic.generation_batch : 256;
+    rows = number(std::min(most, generation_bucket(plan.most_samples())));
+    memory.add("merged weights", size * merged_values_, "a copy with the adapter, for sampling");
+    memory.add("keys and values", rows * room * size * number(2 * facts_.layers * facts_.kv_heads * facts_.head_dim),
+               cat("a cache of ", rows, " rows of ", cache_positions_, " positions"));
+    const bool half = config.precision.compute == config::ComputePrecision::fp16;
+    memory.add("sentence encoder", (half ? kWide : size) * encoder_.parameters, "its weights");
+  }
+
+  Ledger most;
+  double kept = 0;
+  int64_t recorded = 0;
+  const auto walk = [&](PolychromicKind kind) {
+    CausalWalk steps(in);
+    if (kind != PolychromicKind::responses) {
+      const double prompts = number(plan.micro_batches * plan.prompts(kind));
+      const double of_rows = std::max(1.0, rows / number(plan.samples(kind)));
+      steps.sample(std::min(prompts, of_rows), number(prompts_.longest), rows);
+    }
+    const bool together = in.ranks > 1;
+    steps.run(causal_passes(in, kind, micro, prompts_.longest), together);
+    if (steps.ledger().peak() < most.peak()) return;
+    most = steps.ledger();
+    kept = steps.kept();
+    recorded = steps.recorded();
+  };
+  // All kinds that the run has, however seldom.
+  if (plan.grpo_from != 1) walk(PolychromicKind::responses);
+  if (plan.samples_for_diversity) walk(PolychromicKind::diversity);
+  if (plan.grpo_from > 0) walk(PolychromicKind::rewards);
+  memory.add("activations kept", kept,
+             cat("for the backward pass of ", recorded, " layer passes",
+                 config.hf.recompute ? ", which keep their inputs alone" : ""));
+  memory.add("temporaries", most.peak() - kept, "at the peak");
+  memory.moment = most.peak_moment();
+
+  // Weights are read in fp32 before those that are frozen get the compute dtype, one after the other.
+  double needed = -before;
+  for (const PlanItem& item : memory.items) needed += item.value;
+  const double masters = kWide * (number(in.parameters + in.frozen_parameters) - nf4_values_);
+  const double loading = masters + kNf4Bytes * nf4_values_ + size * largest_frozen_;
+  if (in.frozen_parameters > 0 && loading > before + needed) {
+    memory.add("loading", loading - before - needed, "weights in fp32, before frozen ones get the compute dtype");
+    memory.moment = "loading";
+  }
+}
+
+}  // namespace hrm::tasks
