@@ -82,7 +82,7 @@ inline double distance(const at::Tensor& a, const at::Tensor& b) {
 
 inline nn::LoraOptions adapter_of(const Opened& it) {
   nn::LoraOptions options{.rank = 3, .alpha = 6};
-  if (it.options.form.joined_weights) options.targets = joined_targets(options.targets);
+  options.targets = family_targets(it.options.form, options.targets);
   return options;
 }
 

@@ -37,7 +37,8 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
 // weights are kept only in the compute dtype.
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions);
 
-// Elements of the matrices that a token is multiplied with: of the linear layers and the head.
+// Elements of the matrices that a token is multiplied with: of the linear layers and the head, and of the experts that
+// it goes to.
 double matrix_elements(const CausalLm& lm);
 
 // Model, adapter and quantised base, a line each, for the start of the log.

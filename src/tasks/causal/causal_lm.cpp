@@ -57,7 +57,13 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
   if (untie) lm.facts.tied = false;
   models::DecoderOptions options = checkpoint::decoder_options_of(lm.facts, positions);
   options.recompute = config.hf.recompute;
-  if (config.hf.quantize == config::Quantization::nf4) options.weights = nn::WeightFormat::nf4;
+  if (config.hf.quantize == config::Quantization::nf4) {
+    require(options.experts.count == 0, ExitCode::usage, "hf.quantize = nf4 is for dense models, and '",
+            config.hf.model, "' (", lm.facts.model_type,
+            ") has experts, which are kept only in the compute dtype; leave "
+            "hf.quantize out");
+    options.weights = nn::WeightFormat::nf4;
+  }
   lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
   if (config.hf.weights == config::HfWeights::random) {
     nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
@@ -82,7 +88,7 @@ nn::LoraOptions lora_options(const config::Config& config, const HfModelConfig& 
                           .seed = config.run.seed,
                           .dora = lora.dora,
                           .modules_to_save = split_list(lora.modules_to_save)};
-  if (facts.form.joined_weights) options.targets = joined_targets(options.targets);
+  options.targets = family_targets(facts.form, options.targets);
   std::string origin = "lora.targets";
   if (!lora.adapter.empty()) {
     // Where the targets are the adapter's own, its file is at fault for what is wrong with them.
@@ -144,12 +150,16 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
 }
 
 double matrix_elements(const CausalLm& lm) {
+  const DecoderExperts& experts = lm.facts.experts;
+  const double share = experts.count > 0 ? static_cast<double>(experts.top_k) / static_cast<double>(experts.count) : 1;
   double elements = 0;
   for (const auto& item : lm.model->named_parameters()) {
     const bool head = item.key().find("lm_head") != std::string::npos;
     const bool embedding = item.key().find("embed_tokens") != std::string::npos;
     if (item.value().dim() == 2 && (!embedding || lm.facts.tied) && !(head && lm.facts.tied)) {
-      elements += static_cast<double>(item.value().numel());
+      const bool expert =
+          item.key().find(".mlp.gate_up.") != std::string::npos || item.key().find(".mlp.down.") != std::string::npos;
+      elements += (expert ? share : 1) * static_cast<double>(item.value().numel());
     }
   }
   return elements;
