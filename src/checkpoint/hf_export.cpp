@@ -25,7 +25,9 @@ void check_kind(const NamedTensors& weights, bool known_experts) {
     require(name.starts_with("model."), ExitCode::usage,
             "transformers has no architecture for an HRM language model (it holds '", name, "')", kOtherFormats);
     require(known_experts || name.find(".mlp.router.") == std::string::npos, ExitCode::usage,
-            "transformers has no architecture for our mixture of experts (the model holds '", name, "')",
+            "transformers has no architecture for this mixture of experts (the model holds '", name,
+            "'); it has one for SwiGLU experts with softmax scores, without a capacity, a selection bias or shared "
+            "experts",
             kOtherFormats);
   }
 }

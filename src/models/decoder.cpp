@@ -37,7 +37,8 @@ nn::MoeOptions expert_options(const DecoderOptions& o) {
           .activation = ops::ExpertActivation::swiglu,
           .normalize = o.experts.normalize,
           .load_weight = 0,
-          .mixtral_names = o.form.mixtral_names};
+          .mixtral_names = o.form.mixtral_names,
+          .dtype = o.expert_dtype};
 }
 
 }  // namespace

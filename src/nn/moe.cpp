@@ -28,6 +28,9 @@ MoeFeedForward::MoeFeedForward(int64_t width, const MoeOptions& options, at::Dev
   const bool gated = options.activation == ops::ExpertActivation::swiglu;
   up_ = register_module(gated ? "gate_up" : "up", std::make_shared<Linear>(width, options.experts * up_rows(), device));
   down_ = register_module("down", std::make_shared<Linear>(options.inner, options.experts * width, device));
+  if (options.dtype != at::kFloat) {
+    for (const auto& linear : {up_, down_}) linear->hold_frozen(options.dtype);
+  }
   if (options.shared_experts > 0) {
     const int64_t inner = options.shared_experts * options.inner;
     if (gated) {

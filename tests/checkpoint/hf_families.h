@@ -42,10 +42,12 @@ struct Opened {
   std::shared_ptr<DecoderLm> model;
 };
 
-inline Opened open_folder(const fs::path& folder, nn::WeightFormat weights = nn::WeightFormat::f32) {
+inline Opened open_folder(const fs::path& folder, nn::WeightFormat weights = nn::WeightFormat::f32,
+                          at::ScalarType expert_dtype = at::kFloat) {
   Opened out{.config = read_hf_config(folder), .options = {}, .model = nullptr};
   out.options = decoder_options_of(out.config, out.config.max_position_embeddings);
   out.options.weights = weights;
+  out.options.expert_dtype = expert_dtype;
   out.model = std::make_shared<DecoderLm>(out.options, at::kCPU);
   load_hf_weights(SafetensorsSet(folder), out.options, *out.model);
   return out;

@@ -14,6 +14,7 @@
 #include "hrm/formats/json.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/nn/frozen_weight.h"
+#include "hrm/nn/init.h"
 #include "hrm/nn/rotary.h"
 #include "support/temp_dir.h"
 
@@ -268,6 +269,31 @@ TEST(HfExperts, StackedAsInMemoryAreRead) {
       EXPECT_NE(std::string(error.what()).find("experts.down_proj' is "), std::string::npos) << error.what();
     }
   }
+}
+
+// The same bits as if they were read in float32 and rounded, and as initial values alike; adapters are float32.
+TEST(HfExperts, FrozenInTheComputeDtypeFromTheStart) {
+  const Expected want = expected_of("mixtral");
+  Opened rounded = open_folder(fixtures() / "mixtral"),
+         it = open_folder(fixtures() / "mixtral", nn::WeightFormat::f32, at::kBFloat16);
+  nn::LoraSet lora(*it.model, adapter_of(it), at::kCPU), rounded_lora(*rounded.model, adapter_of(rounded), at::kCPU);
+  fill(lora);
+  fill(rounded_lora);
+  int64_t held = 0;
+  for (const auto& item : it.model->named_parameters()) {
+    const bool expert = item.key().ends_with("mlp.gate_up.weight") || item.key().ends_with("mlp.down.weight");
+    EXPECT_EQ(item.value().scalar_type(), expert ? at::kBFloat16 : at::kFloat) << item.key();
+    held += expert ? 1 : 0;
+  }
+  EXPECT_EQ(held, 2 * 2);
+  for (const Opened* one : {&it, &rounded}) {
+    nn::keep_frozen_as(*one->model, at::kBFloat16);
+    one->model->build_parameters(at::kBFloat16);
+  }
+  EXPECT_TRUE(at::equal(logits_of(*it.model, want.ids), logits_of(*rounded.model, want.ids)));
+  nn::init_parameters(*it.model, 3);
+  nn::init_parameters(*rounded.model, 3);
+  EXPECT_TRUE(at::equal(logits_of(*it.model, want.ids), logits_of(*rounded.model, want.ids)));
 }
 
 // Layers without an adapter, adapters on part of the projections, and what is refused.

@@ -28,6 +28,9 @@ struct DecoderOptions {
   RopeScaling rope = {};
   DecoderForm form = {};        // where blocks differ from those of Llama; not with cross or other feed-forward layers
   DecoderExperts experts = {};  // mixtures of experts in the layers that have() them; likewise
+  // The dtype of their weights from the start. Other than float32 only for a model whose experts are never trained,
+  // so that loading it takes half the memory.
+  at::ScalarType expert_dtype = at::kFloat;
   bool qk_norm = false;
   bool tied = true;                                  // the head shares the embedding's weight
   bool recompute = false;                            // activation checkpointing of every block

@@ -36,6 +36,8 @@ struct MoeOptions {
   // Adapters see w1, w3 and w2 of block_sparse_moe.experts.N instead of gate_proj, up_proj and down_proj of
   // mlp.experts.N.
   bool mixtral_names = false;
+  // Of gate_up (or up) and down. Other than float32 these are frozen from the start, and never trained.
+  at::ScalarType dtype = at::kFloat;
 };
 
 // How evenly the picks of one layer are spread. On the device.

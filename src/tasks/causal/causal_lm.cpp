@@ -49,7 +49,8 @@ bool unties(const config::LoraConfig& lora) {
          });
 }
 
-CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions) {
+// trains: all weights, which an adapter leaves as they are.
+CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions, bool trains) {
   CausalLm lm;
   const fs::path folder(config.hf.model);
   lm.facts = read_hf_config(folder);
@@ -57,6 +58,7 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
   if (untie) lm.facts.tied = false;
   models::DecoderOptions options = checkpoint::decoder_options_of(lm.facts, positions);
   options.recompute = config.hf.recompute;
+  if (!trains) options.expert_dtype = runtime.compute_dtype;
   if (config.hf.quantize == config::Quantization::nf4) {
     require(options.experts.count == 0, ExitCode::usage, "hf.quantize = nf4 is for dense models, and '",
             config.hf.model, "' (", lm.facts.model_type,
@@ -129,7 +131,8 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
   const HfModelConfig facts = read_hf_config(config.hf.model);
   const int64_t needed = causal_positions(config, facts);
   CausalLm lm =
-      open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)));
+      open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)),
+                           /*trains=*/config.lora.r == 0);
   if (config.lora.r > 0) add_adapter(config, runtime, lm);
   lm.model->build_parameters(runtime.compute_dtype);
   return lm;
@@ -139,7 +142,7 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
   require(config.hf.quantize == config::Quantization::none || config.lora.r > 0, ExitCode::usage,
           "hf.quantize = ", config.hf.quantize, " is for weights beside an adapter, and '", config.hf.model,
           "' is read without one; leave hf.quantize out");
-  CausalLm lm = open_without_adapter(config, runtime, positions);
+  CausalLm lm = open_without_adapter(config, runtime, positions, /*trains=*/false);
   if (config.lora.r == 0) {
     lm.model->build_frozen(runtime.compute_dtype);
   } else {
