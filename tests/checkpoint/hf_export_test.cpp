@@ -79,9 +79,9 @@ TEST(HfModel, WhatHasNoArchitectureIsRefused) {
 TEST(HfModel, ExpertsOfOurDecoder) {
   using Overrides = std::vector<std::string>;
   const auto config_of = [](const Overrides& more) {
-    Overrides all{"task=language",   "lm.arch=decoder",    "lm.hidden_size=32",     "lm.num_heads=4", "lm.layers=4",
-                  "moe.experts=5",   "moe.top_k=2",        "moe.activation=swiglu", "moe.inner=24",   "moe.load_weight=0.5",
-                  "data.encoder_len=11", "data.decoder_len=9"};
+    Overrides all{"task=language", "lm.arch=decoder",     "lm.hidden_size=32",   "lm.num_heads=4",
+                  "lm.layers=4",   "moe.experts=5",       "moe.top_k=2",         "moe.activation=swiglu",
+                  "moe.inner=24",  "moe.load_weight=0.5", "data.encoder_len=11", "data.decoder_len=9"};
     all.insert(all.end(), more.begin(), more.end());
     return config::load_config({}, all).config;
   };

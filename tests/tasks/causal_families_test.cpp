@@ -107,8 +107,9 @@ TEST(CausalExperts, Targets) {
   };
   const std::set<std::string> all = names({});
   EXPECT_EQ(all.size(), 2u * (4 + 5 * 3));
-  for (const char* name : {"model.layers.1.block_sparse_moe.experts.4.w1", "model.layers.0.block_sparse_moe.experts.0.w2",
-                           "model.layers.1.block_sparse_moe.experts.2.w3", "model.layers.0.self_attn.q_proj"}) {
+  for (const char* name :
+       {"model.layers.1.block_sparse_moe.experts.4.w1", "model.layers.0.block_sparse_moe.experts.0.w2",
+        "model.layers.1.block_sparse_moe.experts.2.w3", "model.layers.0.self_attn.q_proj"}) {
     EXPECT_TRUE(all.contains(name)) << name;
   }
   EXPECT_EQ(names({"lora.targets=q_proj,k_proj,v_proj,o_proj"}).size(), 2u * 4);
