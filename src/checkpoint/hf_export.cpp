@@ -95,7 +95,7 @@ void add_expert_keys(Json& config, const ExpertKeys& keys, const DecoderExperts&
   config[keys.normalizes ? "num_local_experts" : "num_experts"] = experts.count;
   config["num_experts_per_tok"] = experts.top_k;
   config["router_aux_loss_coef"] = experts.load_weight;
-  config["output_router_logits"] = false;
+  config["output_router_logits"] = experts.load_loss;
   if (!keys.normalizes) config["norm_topk_prob"] = experts.normalize;
   if (keys.inner > 0) {
     config["moe_intermediate_size"] = experts.inner;

@@ -276,9 +276,7 @@ DecoderExperts read_experts(const Reader& in, const HfFamily& family, const HfMo
     in.check(weight.is_number() && weight >= 0, "'router_aux_loss_coef' must be a number of at least 0");
     out.load_weight = weight.get<double>();
   }
-  in.check(!in.flag("output_router_logits", false),
-           "'output_router_logits' is true, which adds a loss of the routers' load to training; this program has no "
-           "such loss for models of transformers; set it to false");
+  out.load_loss = in.flag("output_router_logits", false);
   in.check(!in.has("router_jitter_noise") || in.at("router_jitter_noise") == 0,
            "'router_jitter_noise' must be 0; this program's routers read what the layer reads");
   return out;

@@ -255,7 +255,9 @@ TEST(HfFamily, ExpertsThatAreRefused) {
     not_read(family_with(config, changes), {part});
   };
   for (const json& config : {qwen3_moe(), mixtral(), olmoe()}) {
-    refuses(config, {{"output_router_logits", true}}, "'output_router_logits' is true");
+    refuses(config, {{"output_router_logits", 1}}, "'output_router_logits' must be true or false");
+    EXPECT_FALSE(read_family(config).experts.load_loss);
+    EXPECT_TRUE(read_family(family_with(config, {{"output_router_logits", true}})).experts.load_loss);
     refuses(config, {{"router_jitter_noise", 0.1}}, "'router_jitter_noise' must be 0");
     refuses(config, {{"clip_qkv", 8.0}}, "'clip_qkv' must be null");
     refuses(config, {{"num_experts_per_tok", 129}}, "'num_experts_per_tok' = 129 must be at most ");

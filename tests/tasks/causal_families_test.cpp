@@ -118,6 +118,13 @@ TEST(CausalExperts, Targets) {
   test::expect_error(ExitCode::usage, {"adapters on experts have no dropout"}, [&] { names({"lora.dropout=0.1"}); });
 }
 
+// A loss that the file asks for is not left out silently.
+TEST(CausalExperts, LossOfTheLoadIsRefused) {
+  const std::string folder = folder_of_family("olmoe", {{"output_router_logits", true}});
+  test::expect_error(ExitCode::usage, {"sets output_router_logits", "set it to false"},
+                     [&] { SmallPolychromic run(fresh_folder("loss"), {"hf.model=" + folder}); });
+}
+
 // Experts beside an adapter are stored only in the compute dtype, and trained ones in float32.
 TEST(CausalExperts, Dtype) {
   const std::string folder = folder_of_family("olmoe");

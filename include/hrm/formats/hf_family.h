@@ -35,7 +35,10 @@ struct DecoderExperts {
   int64_t inner = 0;                       // inner width of one expert
   bool normalize = false;                  // the weights of a token's experts are divided by their sum
   std::vector<int64_t> dense_layers = {};  // ascending, from 0: layers with a SwiGLU instead
-  double load_weight = 0;                  // router_aux_loss_coef, which is only kept for exports
+  // output_router_logits: training adds a loss of the load, times router_aux_loss_coef. Kept for exports; this program
+  // has no such loss for these models.
+  bool load_loss = false;
+  double load_weight = 0;
 
   bool has(int64_t layer) const;  // whether this layer has experts
   bool operator==(const DecoderExperts&) const = default;

@@ -129,6 +129,10 @@ void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm&
 
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
   const HfModelConfig facts = read_hf_config(config.hf.model);
+  require(
+      !facts.experts.load_loss, ExitCode::usage, "'", config.hf.model,
+      "/config.json' sets output_router_logits, which adds a loss of the routers' load to training; this program has "
+      "no such loss for models of transformers; set it to false there");
   const int64_t needed = causal_positions(config, facts);
   CausalLm lm =
       open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)),
