@@ -107,9 +107,8 @@ struct LoraConfig {
       "also train a magnitude for each output of an adapted layer (DoRA); steps are slower", kWithAdapter);
     f("targets", &LoraConfig::targets, AnyText{}, "",
       "layers that get an adapter, separated by commas: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, "
-      "or whole names such as model.layers.0.mlp.up_proj. The last three are also those of all experts. all-linear = "
-      "all "
-      "of them; pattern:REGEX = those whose whole name matches",
+      "or whole names such as model.layers.0.mlp.up_proj. all-linear = all of them; pattern:REGEX = those whose whole "
+      "name matches",
       kWithAdapter);
     f("modules_to_save", &LoraConfig::modules_to_save, AnyText{}, "",
       "modules that are trained whole beside the adapters, separated by commas: embed_tokens, lm_head, norms. A tied "
