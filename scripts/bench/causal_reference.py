@@ -7,7 +7,8 @@ compare_causal.py.
     causal_reference.py --model DIR --work step --rows-file F --tokenizer T --encoder E --mode default/static+merge
 
 DIR holds the config.json of a model; its weights are random, in bf16. Work lora: a training step with an adapter on all
-seven projections, loss from the model, clipping by the norm, fused AdamW. Modes: eager; those of torch.compile:
+seven projections, or on --targets, loss from the model, clipping by the norm, fused AdamW. Of a mixture of experts PEFT
+adapts the stacked weights of the experts, where --targets has gate_proj, up_proj and down_proj. Modes: eager; those of torch.compile:
 default, reduce-overhead; with "+fp32" behind one the adapter's weights are float32, as PEFT makes them, under
 autocast, else bf16.
 
@@ -48,10 +49,10 @@ def make_model(torch, args):
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
 
 
-def with_adapter(model, rank, float32):
+def with_adapter(model, args, float32):
     from peft import LoraConfig, get_peft_model
-    config = LoraConfig(r=rank, lora_alpha=rank, target_modules=TARGETS, lora_dropout=0.0, bias="none",
-                        task_type="CAUSAL_LM")
+    config = LoraConfig(r=args.rank, lora_alpha=args.rank, target_modules=args.targets.split(","), lora_dropout=0.0,
+                        bias="none", task_type="CAUSAL_LM")
     return get_peft_model(model, config, autocast_adapter_dtype=float32)
 
 
@@ -71,14 +72,14 @@ def peak_bytes(torch, args):
 
 def polychromic_steps(torch, args):
     float32 = "fp32" in causal_step.parse_mode(args.mode)[2]
-    return causal_step.Steps(torch, args, with_adapter(make_model(torch, args), args.rank, float32))
+    return causal_step.Steps(torch, args, with_adapter(make_model(torch, args), args, float32))
 
 
 class LoraSteps:
     def __init__(self, torch, args):
         mode, _, word = args.mode.partition("+")
         self.torch, self.args, self.autocast = torch, args, word == "fp32"
-        model = with_adapter(make_model(torch, args), args.rank, self.autocast)
+        model = with_adapter(make_model(torch, args), args, self.autocast)
         model.train()
         self.weights = [p for p in model.parameters() if p.requires_grad]
         self.parameters = sum(p.numel() for p in self.weights)
@@ -122,7 +123,7 @@ class Generation:
         self.torch, self.args = torch, args
         model = make_model(torch, args)
         if word == "peft":
-            model = with_adapter(model, args.rank, False)
+            model = with_adapter(model, args, False)
         model.eval()
         self.parameters = sum(p.numel() for p in model.parameters())
         self.model = model
@@ -184,6 +185,7 @@ def main():
     parser.add_argument("--rows", type=command.count(), default=4, help="of a (micro-)batch (default: %(default)s)")
     parser.add_argument("--tokens", type=command.count(), default=512)
     parser.add_argument("--rank", type=command.count(), default=16)
+    parser.add_argument("--targets", default=",".join(TARGETS), help="layers with an adapter (default: %(default)s)")
     parser.add_argument("--prompts", type=command.count(), default=4)
     parser.add_argument("--samples", type=command.count(), default=3)
     parser.add_argument("--prompt", type=command.count(), default=64)

@@ -7,6 +7,7 @@ low-rank adapter, generation of several answers to each prompt, and whole steps 
     .venv/bin/python scripts/bench/compare_causal.py --work step8b --modes layers/static+merge --limit 400
     .venv/bin/python scripts/bench/compare_causal.py --work step --ours polychromic.share_prompts=off --only-ours
     .venv/bin/python scripts/bench/compare_causal.py --work step --modes eager/dynamic --tiny --steps 2 --rounds 1
+    .venv/bin/python scripts/bench/compare_causal.py --work lora_moe,lora_experts --modes eager,default
 
 The models are of the shapes of Qwen3-0.6B and Qwen3-8B with random weights. Works: lora, a step of 4 x 512 tokens with
 rank 16 on all seven projections; generate, 4 prompts x 3 samples, 100 new tokens forced, temperature 0.9 and top-p 0.9;
@@ -16,6 +17,11 @@ tokens by accumulation of 4, three answers of 100 tokens to each, a sentence enc
 diversity, both losses, AdamW. Tokens of answers are drawn from the whole vocabulary, one of whose words is <eos>: next
 to no answer of ours ends early, and the number of their tokens is in the result. lora8b and step8b: the same with 8
 billion parameters, the sides one after the other, since both may not fit.
+
+lora_moe, lora_experts, generate_moe: 6 of the 48 layers of Qwen3-30B-A3B (width 2048, 128 experts of 768, top 8), which
+are 4.4 billion parameters with embedding and head, one side after the other. Steps of 16 x 512 tokens: lora_moe with
+adapters on the four projections of attention, lora_experts on those of each expert as well. --tiny has 2 layers of 8
+experts.
 
 The other side's modes: causal_reference.py. The fastest by its median counts. Where a step's mode does not compile
 within --limit, the same is tried without compiling. Of steps also their parts, and the hours that 4,446 examples x 2
@@ -43,12 +49,20 @@ LARGE = SMALL | dict(hidden_size=4096, intermediate_size=12288, num_hidden_layer
                      tie_word_embeddings=False)
 TINY = SMALL | dict(vocab_size=2048, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
                     num_key_value_heads=2, head_dim=16)
+MOE = SMALL | dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], hidden_size=2048,
+                   intermediate_size=6144, num_hidden_layers=6, num_attention_heads=32, num_key_value_heads=4,
+                   tie_word_embeddings=False, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768,
+                   norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[])
+TINY_MOE = MOE | TINY | dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], num_experts=8,
+                             num_experts_per_tok=2, moe_intermediate_size=32, tie_word_embeddings=False)
 TINY_ENCODER = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)
 LORA = dict(kind="lora", shape=SMALL, title="LoRA step, 4 x 512 tokens",
             modes=["default", "reduce-overhead", "default+fp32"], unit="ms", runs=30)
 STEP = dict(kind="step", shape=SMALL, title="polychromic step, 16 examples x 3 answers",
             modes=["default/static+merge", "layers/static+merge", "eager/dynamic"], unit="ms", runs=10)
 ALONE = dict(shape=LARGE, alone=True, rounds=1)
+ONE_BY_ONE = dict(shape=MOE, tiny=TINY_MOE, alone=True)
+ATTENTION = "q_proj,k_proj,v_proj,o_proj"
 WORKS = {
     "lora": LORA,
     "generate": dict(kind="generate", shape=SMALL, title="generation, 4 x 3 rows", prompts=4, samples=3,
@@ -59,6 +73,12 @@ WORKS = {
     "lora8b": LORA | ALONE | dict(title="LoRA step of 8B, 4 x 512 tokens", modes=["default"]),
     "step8b": STEP | ALONE | dict(title="polychromic step of 8B", modes=["layers/static+merge", "layers/dynamic+merge"],
                                   runs=20),
+    "lora_moe": LORA | ONE_BY_ONE | dict(title="LoRA step of Qwen3-MoE, attention, 16 x 512 tokens", rows=16,
+                                         targets=ATTENTION, modes=["eager", "default"]),
+    "lora_experts": LORA | ONE_BY_ONE | dict(title="LoRA step of Qwen3-MoE, attention and experts, 16 x 512 tokens",
+                                             rows=16, modes=["eager", "default"]),
+    "generate_moe": ONE_BY_ONE | dict(kind="generate", title="generation of Qwen3-MoE, 16 x 3 rows", prompts=16,
+                                      samples=3, modes=["dynamic"], unit="tokens/s", runs=3),
 }
 MODES = {"lora": ["eager", "default", "reduce-overhead", "eager+fp32", "default+fp32", "reduce-overhead+fp32"],
          "generate": ["dynamic", "static", "dynamic+peft", "static+peft"]}  # and those of causal_step.py
@@ -88,14 +108,18 @@ def training_settings(folder):
 
 def our_generation(args, work, folder):
     shape, rows = work["shape"], work["prompts"] * work["samples"]
-    settings = ["lm.arch=decoder", "lm.qk_norm=true", "lm.rope_theta=1000000"]
-    for name, other in (("hidden_size", "hidden_size"), ("num_heads", "num_attention_heads"), ("head_dim", "head_dim"),
-                        ("kv_heads", "num_key_value_heads"), ("inner", "intermediate_size"),
-                        ("layers", "num_hidden_layers")):
-        settings.append(f"lm.{name}={shape[other]}")
+    if "num_experts" in shape:
+        settings = ["task=polychromic", f"hf.model={folder / 'model'}", "hf.weights=random",
+                    "polychromic.objective=none"]
+    else:
+        settings = ["--vocab-size", str(shape["vocab_size"]), "lm.arch=decoder", "lm.qk_norm=true",
+                    "lm.rope_theta=1000000"]
+        for name, other in (("hidden_size", "hidden_size"), ("num_heads", "num_attention_heads"),
+                            ("head_dim", "head_dim"), ("kv_heads", "num_key_value_heads"),
+                            ("inner", "intermediate_size"), ("layers", "num_hidden_layers")):
+            settings.append(f"lm.{name}={shape[other]}")
     result = run_bench([args.binary, "bench", "generate", "--rows", str(rows), "--prompt", str(PROMPT), "--new",
-                        str(NEW), "--vocab-size", str(shape["vocab_size"]), "--temperature", "0.9", "--top-p", "0.9",
-                        *settings], folder, args.limit)
+                        str(NEW), "--temperature", "0.9", "--top-p", "0.9", *settings], folder, args.limit)
     if "error" in result:
         return result
     seconds = statistics.median(result["runs"][0]["seconds"])
@@ -146,11 +170,14 @@ def ours(args, work, folder, more=()):
         return our_generation(args, work, folder)
     if work["kind"] == "step":
         return our_steps(args, work["runs"], folder, more)
-    settings = [*training_settings(folder), "chat.buckets=1", "polychromic.objective=none", "train.global_batch_size=4",
-                *more]
+    rows = work.get("rows", 4)
+    settings = [*training_settings(folder), "chat.buckets=1", "polychromic.objective=none",
+                f"train.global_batch_size={rows}", *more]
+    if "targets" in work:
+        settings.append(f"lora.targets={work['targets']}")
     result = run_bench([args.binary, "bench", "step", "--steps", str(work["runs"]), "--warmup", "10",
                         "--profile-steps", "0", *settings], folder, args.limit)
-    return result if "error" in result else step_numbers(result, 4)
+    return result if "error" in result else step_numbers(result, rows)
 
 
 # ---- the other side ----
@@ -161,6 +188,10 @@ def peer_words(args, work, mode, folder):
              "--device", "cpu" if args.tiny else "cuda"]
     if work["kind"] == "generate":
         words += ["--prompts", str(work["prompts"]), "--samples", str(work["samples"])]
+    if work["kind"] == "lora":
+        words += ["--rows", str(work.get("rows", 4))]
+    if "targets" in work:
+        words += ["--targets", work["targets"]]
     if work["kind"] == "step":
         words += ["--rows-file", str(folder / "rows" / "train.jsonl"), "--tokenizer", str(folder / "tokens"),
                   "--encoder", str(folder / "encoder"), "--warmup", "1" if args.tiny else "3"]
@@ -297,7 +328,7 @@ def main():
     about, turns = machine("cpu" if args.tiny else "cuda", args.binary), []
     for name in names:
         if args.tiny:
-            WORKS[name] |= dict(shape=TINY)
+            WORKS[name] |= dict(shape=WORKS[name].get("tiny", TINY))
         if args.steps and WORKS[name]["kind"] == "step":
             WORKS[name] |= dict(runs=args.steps)
 

@@ -19,12 +19,15 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 constexpr const char* kOtherFormats = "; use --to safetensors or --to torchscript";
 
-void check_kind(const NamedTensors& weights) {
+// known_experts: those of a family.
+void check_kind(const NamedTensors& weights, bool known_experts) {
   for (const auto& [name, tensor] : weights) {
     require(name.starts_with("model."), ExitCode::usage,
             "transformers has no architecture for an HRM language model (it holds '", name, "')", kOtherFormats);
-    require(name.find(".mlp.router.") == std::string::npos, ExitCode::usage,
-            "transformers has no architecture for our mixture of experts (the model holds '", name, "')",
+    require(known_experts || name.find(".mlp.router.") == std::string::npos, ExitCode::usage,
+            "transformers has no architecture for this mixture of experts (the model holds '", name,
+            "'); it has one for SwiGLU experts with softmax scores, without a capacity, a selection bias or shared "
+            "experts",
             kOtherFormats);
   }
 }
@@ -50,8 +53,13 @@ NamedTensors their_weights(const models::DecoderOptions& options, const NamedTen
   return theirs;
 }
 
+bool has_experts_of(const ExpertKeys& keys, const DecoderExperts& experts) {
+  return (keys.count > 0) == (experts.count > 0) && (!keys.normalizes || experts.normalize) &&
+         (keys.some_dense || experts.dense_layers.empty());
+}
+
 bool computes(const HfFamily& family, const models::DecoderOptions& o) {
-  return family.form == o.form && family.qk_norm == o.qk_norm &&
+  return family.form == o.form && family.qk_norm == o.qk_norm && has_experts_of(family.experts, o.experts) &&
          (o.window == 0 || family.window != WindowRule::never) &&
          (o.rope.kind == RopeKind::standard || family.stretched_rope);
 }
@@ -79,6 +87,25 @@ Json rope_json(const models::DecoderOptions& o) {
     rope["truncate"] = s.truncate;
   }
   return rope;
+}
+
+void add_expert_keys(Json& config, const ExpertKeys& keys, const DecoderExperts& experts) {
+  if (experts.count == 0) return;
+  // By its first name, which all releases of the library read.
+  config[keys.normalizes ? "num_local_experts" : "num_experts"] = experts.count;
+  config["num_experts_per_tok"] = experts.top_k;
+  config["router_aux_loss_coef"] = experts.load_weight;
+  config["output_router_logits"] = experts.load_loss;
+  if (!keys.normalizes) config["norm_topk_prob"] = experts.normalize;
+  if (keys.inner > 0) {
+    config["moe_intermediate_size"] = experts.inner;
+  } else {
+    config["intermediate_size"] = experts.inner;
+  }
+  if (keys.some_dense) {
+    config["decoder_sparse_step"] = 1;
+    config["mlp_only_layers"] = experts.dense_layers;
+  }
 }
 
 Json token_ids(const HfTokens& tokens) {
@@ -153,8 +180,8 @@ HfModel hf_model(const models::DecoderOptions& options, const NamedTensors& weig
                  at::ScalarType dtype, const std::string& model_type) {
   require(dtype == at::kFloat || dtype == at::kBFloat16, ExitCode::usage,
           "a folder for transformers holds float32 or bfloat16, not ", at::toString(dtype));
-  check_kind(weights);
   const models::DecoderOptions o = models::resolve(options);
+  check_kind(weights, o.experts.count > 0);
   const HfFamily& family = family_of(o, model_type);
   Json config = {{"architectures", {family.architecture}},
                  {"model_type", family.model_type},
@@ -178,12 +205,14 @@ HfModel hf_model(const models::DecoderOptions& options, const NamedTensors& weig
                  {"torch_dtype", dtype == at::kFloat ? "float32" : "bfloat16"}};
   if (o.rope.kind != RopeKind::standard) config["rope_scaling"] = rope_json(o);  // versions before 5
   if (o.form.gelu_gate) config["hidden_activation"] = "gelu_pytorch_tanh";       // these, too
-  if (family.window != WindowRule::never && (o.window > 0 || family.window != WindowRule::switched)) {
+  add_expert_keys(config, family.experts, o.experts);
+  const bool switched = family.window == WindowRule::switched || family.window == WindowRule::all_switched;
+  if (family.window != WindowRule::never && (o.window > 0 || !switched)) {
     config["sliding_window"] = o.window > 0 ? Json(o.window) : Json();
   }
-  if (family.window == WindowRule::switched && o.window > 0) {
+  if (switched && o.window > 0) {
     config["use_sliding_window"] = true;
-    config["max_window_layers"] = 0;
+    if (family.window == WindowRule::switched) config["max_window_layers"] = 0;
   } else if (family.window == WindowRule::never && o.form == DecoderForm{}) {
     config["mlp_bias"] = false;
   }

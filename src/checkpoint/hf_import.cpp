@@ -99,6 +99,7 @@ models::DecoderOptions decoder_options_of(const HfModelConfig& c, int64_t positi
                           .eps = c.rms_norm_eps,
                           .rope = c.rope,
                           .form = c.form,
+                          .experts = c.experts,
                           .qk_norm = c.qk_norm,
                           .tied = c.tied});
 }
@@ -113,15 +114,17 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
   std::set<std::string> unused;
   for (const auto& [core, name] : weights.all()) unused.insert(core);
   Contradictions wrong;
-  for (const auto& [ours, weight] : wanted) {
+  for (auto& [ours, weight] : wanted) {
+    const bool in_memory = !weight.in_memory.empty() && weights.contains(weight.in_memory);
+    if (in_memory) weight.parts = {{weight.in_memory, weight.shape[0]}};
     for (const auto& [theirs, rows] : weight.parts) {
       unused.erase(core_tensor_name(theirs));
       if (!weights.contains(theirs)) {
         wrong.add("'", theirs, "' is missing");
         continue;
       }
-      std::vector<int64_t> shape = weight.shape;
-      shape[0] = rows;
+      std::vector<int64_t> shape = in_memory ? weight.shape_in_memory : weight.shape;
+      if (!in_memory) shape[0] = rows;
       const ArrayView& view = weights.view(theirs);
       if (view.shape != shape) wrong.add("'", theirs, "' is ", shape_text(view.shape), ", not ", shape_text(shape));
       if (!floats(view.dtype)) wrong.add("'", theirs, "' is ", name(view.dtype), ", no floating-point type");
@@ -148,7 +151,8 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
     if (item.value().is_meta()) continue;
     int64_t row = 0;
     for (const auto& [theirs, rows] : found->second.parts) {
-      item.value().narrow(0, row, rows).copy_(weights.tensor(theirs));
+      const at::Tensor to = item.value().narrow(0, row, rows);
+      to.copy_(weights.tensor(theirs).view(to.sizes()));
       row += rows;
     }
   }

@@ -19,6 +19,10 @@ inline constexpr const char* kTheirHead = "lm_head.weight";
 struct HfWeight {
   std::vector<int64_t> shape;
   std::vector<std::pair<std::string, int64_t>> parts;  // their name and its rows
+  // What the classes of transformers 5 call the whole of it in memory, and its shape there. Files have it if somebody
+  // saved a state dict instead of the model.
+  std::string in_memory = {};
+  std::vector<int64_t> shape_in_memory = {};
 };
 
 // By our names, of a DecoderLm with these options (resolved).

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 
 #include "hrm/base/file.h"
@@ -17,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostSize = int64_t{1} << 31;  // of any size
 constexpr int64_t kDefaultWindow = 4096;
+constexpr int64_t kMostMixedLayers = 4096;  // of a model in which only some layers have experts
 constexpr const char* kGeneration = "generation_config.json";
 
 // Members of an object with their checks.
@@ -170,7 +172,7 @@ void read_rotation(const Reader& in, const HfFamily& family, HfModelConfig& c) {
   const auto positions = static_cast<double>(c.max_position_embeddings);
   const auto original = static_cast<double>(in.size("original_max_position_embeddings", 0));
   const char* scaled = nullptr;
-  double theta = 10000;
+  double theta = family.rope_theta;
   const char* place = nullptr;
   const auto set = [&](const json& value, const char* where) {
     const double one = in.positive(value, "rope_theta");
@@ -221,6 +223,63 @@ void check_arithmetic(const Reader& in, const HfFamily& family) {
   in.check(!in.flag("use_bidirectional_attention", false),
            "'use_bidirectional_attention' is true; this program's attention is causal");
   in.check(!in.flag("use_mrope", false), "'use_mrope' is true; this program's positions are single numbers");
+  in.check(!in.has("clip_qkv"), "'clip_qkv' must be null; this program's queries, keys and values are not clipped");
+}
+
+// The layers of a family with experts that have none.
+std::vector<int64_t> dense_layers(const Reader& in, int64_t layers) {
+  const int64_t step = in.size("decoder_sparse_step", 1);
+  std::set<int64_t> listed;
+  std::vector<int64_t> dense;
+  if (in.has("mlp_only_layers")) {
+    const json& list = in.at("mlp_only_layers");
+    in.check(list.is_array(), "'mlp_only_layers' must be a list of layers");
+    for (const json& layer : list) {
+      in.check(layer.is_number_integer() && layer >= 0 && layer < layers,
+               "'mlp_only_layers' must list layers from 0 to ", layers - 1);
+      listed.insert(layer.get<int64_t>());
+    }
+  }
+  if (listed.empty() && step == 1) return {};
+  in.check(layers <= kMostMixedLayers, "'num_hidden_layers' = ", layers, " is more than ", kMostMixedLayers,
+           ", with 'decoder_sparse_step' or 'mlp_only_layers'");
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (listed.contains(layer) || (layer + 1) % step != 0) dense.push_back(layer);
+  }
+  in.check(static_cast<int64_t>(dense.size()) < layers,
+           "'decoder_sparse_step' and 'mlp_only_layers' leave no layer with experts");
+  return dense;
+}
+
+DecoderExperts read_experts(const Reader& in, const HfFamily& family, const HfModelConfig& c) {
+  const ExpertKeys& keys = family.experts;
+  if (keys.count == 0) return {};
+  DecoderExperts out{.count = keys.count, .load_weight = keys.load_weight};
+  // Releases of the library differ in which of these names they write.
+  const char* place = nullptr;
+  for (const char* key : {"num_experts", "num_local_experts"}) {
+    if (!in.has(key)) continue;
+    in.check(place == nullptr || in.size(key) == out.count, "'num_experts' and 'num_local_experts' differ");
+    out.count = in.size(key);
+    place = key;
+  }
+  in.check(out.count <= kMostExperts, "'", place == nullptr ? "num_experts" : place, "' = ", out.count,
+           " is more than this program has kernels for (", kMostExperts, ")");
+  out.top_k = in.size("num_experts_per_tok", keys.top_k);
+  in.check(out.top_k <= std::min(out.count, kMostPicks), "'num_experts_per_tok' = ", out.top_k, " must be at most ",
+           std::min(out.count, kMostPicks), " with ", out.count, " experts");
+  out.inner = keys.inner > 0 ? in.size("moe_intermediate_size", keys.inner) : c.intermediate_size;
+  out.normalize = keys.normalizes || in.flag("norm_topk_prob", false);
+  if (keys.some_dense) out.dense_layers = dense_layers(in, c.layers);
+  if (in.has("router_aux_loss_coef")) {
+    const json& weight = in.at("router_aux_loss_coef");
+    in.check(weight.is_number() && weight >= 0, "'router_aux_loss_coef' must be a number of at least 0");
+    out.load_weight = weight.get<double>();
+  }
+  out.load_loss = in.flag("output_router_logits", false);
+  in.check(!in.has("router_jitter_noise") || in.at("router_jitter_noise") == 0,
+           "'router_jitter_noise' must be 0; this program's routers read what the layer reads");
+  return out;
 }
 
 std::string families_text() {
@@ -344,10 +403,12 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
   read_rotation(in, *family, c);
   check_arithmetic(in, *family);
   c.form = family->form;
+  c.experts = read_experts(in, *family, c);
   c.qk_norm = family->qk_norm;
   c.tied = in.flag("tie_word_embeddings", family->tied);
   const bool switched_on = in.flag("use_sliding_window", false);
-  if (family->window == WindowRule::always || (family->window == WindowRule::switched && switched_on)) {
+  const bool switched = family->window == WindowRule::switched || family->window == WindowRule::all_switched;
+  if (family->window == WindowRule::always || (switched && switched_on)) {
     c.window = in.says("sliding_window") ? in.size("sliding_window", 0) : kDefaultWindow;
   } else if (family->window == WindowRule::if_given) {
     c.window = in.size("sliding_window", 0);

@@ -57,20 +57,42 @@ constexpr std::array kFamilies = {
              .form = {.wide_qk_norm = true, .norms_behind = true},
              .rms_norm_eps = 1e-5,
              .eos_id = 50279},
+    HfFamily{.model_type = "qwen3_moe",
+             .architecture = "Qwen3MoeForCausalLM",
+             .models = "Qwen3-MoE, such as Qwen3-30B-A3B",
+             .qk_norm = true,
+             .window = WindowRule::all_switched,
+             .kv_heads = 4,
+             .experts = {.count = 128, .top_k = 8, .inner = 768, .some_dense = true, .load_weight = 0.001}},
+    HfFamily{.model_type = "mixtral",
+             .architecture = "MixtralForCausalLM",
+             .models = "Mixtral 8x7B, 8x22B",
+             .form = {.mixtral_names = true},
+             .window = WindowRule::if_given,
+             .kv_heads = 8,
+             .rms_norm_eps = 1e-5,
+             .rope_theta = 1e6,
+             .bos_id = 1,
+             .eos_id = 2,
+             .experts = {.count = 8, .top_k = 2, .normalizes = true, .load_weight = 0.001}},
+    HfFamily{.model_type = "olmoe",
+             .architecture = "OlmoeForCausalLM",
+             .models = "OLMoE",
+             .form = {.wide_qk_norm = true},
+             .rms_norm_eps = 1e-5,
+             .eos_id = 50279,
+             .experts = {.count = 64, .top_k = 8, .load_weight = 0.01}},
 };
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kOthers{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kOthers{{
     {"gemma2", "it caps attention and logits (attn_logit_softcapping, final_logit_softcapping)"},
     {"gemma3", "its layers have two rotations (rope_local_base_freq) and are of two kinds (layer_types)"},
     {"gemma3_text", "its layers have two rotations (rope_local_base_freq) and are of two kinds (layer_types)"},
-    {"gpt_oss", "it has experts (num_local_experts) and sinks of attention"},
-    {"mixtral", "it has experts (num_local_experts)"},
+    {"gpt_oss", "its experts clamp their gates (swiglu_limit), and its attention has sinks"},
     {"olmo", "its norms have no weights, and it may clip (clip_qkv)"},
-    {"olmoe", "it has experts (num_experts)"},
     {"phi", "it turns only a part of each head (partial_rotary_factor)"},
-    {"phimoe", "it has experts (num_local_experts)"},
-    {"qwen2_moe", "it has experts (num_experts)"},
-    {"qwen3_moe", "it has experts (num_experts)"},
+    {"phimoe", "its router picks one expert after the other (router_jitter_noise)"},
+    {"qwen2_moe", "each of its layers has a shared expert with a gate (shared_expert_intermediate_size)"},
     {"smollm3", "some of its layers have no rotation (no_rope_layers)"},
 }};
 
@@ -103,6 +125,12 @@ const HfFamily* find_hf_family(std::string_view model_type) {
   return nullptr;
 }
 
+bool DecoderExperts::has(int64_t layer) const {
+  return count > 0 && std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end();
+}
+
+namespace {
+
 std::vector<std::string> joined_targets(const std::vector<std::string>& targets) {
   struct Joined {
     std::string whole;
@@ -122,6 +150,22 @@ std::vector<std::string> joined_targets(const std::vector<std::string>& targets)
     out.push_back(joined.whole);
   }
   return out;
+}
+
+std::vector<std::string> mixtral_targets(std::vector<std::string> targets) {
+  for (std::string& target : targets) {
+    for (const auto& [usual, theirs] : {std::pair{"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}}) {
+      if (target == usual) target = theirs;
+    }
+  }
+  return targets;
+}
+
+}  // namespace
+
+std::vector<std::string> family_targets(const DecoderForm& form, const std::vector<std::string>& targets) {
+  if (form.joined_weights) return joined_targets(targets);
+  return form.mixtral_names ? mixtral_targets(targets) : targets;
 }
 
 std::string_view why_not_read(std::string_view model_type) {

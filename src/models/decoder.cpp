@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/moe.h"
 #include "hrm/nn/swiglu.h"
 
 namespace hrm::models {
@@ -28,6 +29,18 @@ nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
           .centred_norms = o.form.centred_norms};
 }
 
+// No loss of their load: in transformers it is only there on demand (output_router_logits).
+nn::MoeOptions expert_options(const DecoderOptions& o) {
+  return {.experts = o.experts.count,
+          .top_k = o.experts.top_k,
+          .inner = o.experts.inner,
+          .activation = ops::ExpertActivation::swiglu,
+          .normalize = o.experts.normalize,
+          .load_weight = 0,
+          .mixtral_names = o.form.mixtral_names,
+          .dtype = o.expert_dtype};
+}
+
 }  // namespace
 
 TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, bool cross,
@@ -36,9 +49,14 @@ TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const Dec
   const nn::SwigluForm form{.gelu = o.form.gelu_gate, .joined = o.form.joined_weights};
   TransformerBlocks blocks;
   for (int64_t i = 0; i < layers; ++i) {
-    std::shared_ptr<nn::FeedForward> mlp =
-        feed_forward ? feed_forward(i)
-                     : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device, o.weights, form);
+    std::shared_ptr<nn::FeedForward> mlp;
+    if (feed_forward) {
+      mlp = feed_forward(i);
+    } else if (o.experts.has(i)) {
+      mlp = std::make_shared<nn::MoeFeedForward>(o.width, expert_options(o), device);
+    } else {
+      mlp = std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device, o.weights, form);
+    }
     blocks.push_back(list->register_module(
         std::to_string(i), std::make_shared<nn::TransformerBlock>(block_options(o, cross), std::move(mlp), device)));
   }
@@ -57,8 +75,12 @@ DecoderOptions resolve(DecoderOptions o) {
           " key and value heads do not divide ", o.heads, " query heads; set kv_heads to a divisor");
   require(o.weights == nn::WeightFormat::f32 || !o.feed_forward, ExitCode::unexpected,
           "custom feed-forward layers do not support NF4 weights; use WeightFormat::f32");
-  require(o.form == DecoderForm{} || !o.feed_forward, ExitCode::unexpected,
-          "custom feed-forward layers go only with blocks of the plain form");
+  require((o.form == DecoderForm{} && o.experts.count == 0) || !o.feed_forward, ExitCode::unexpected,
+          "custom feed-forward layers go only with blocks of the plain form, without experts of their own");
+  require(o.experts.count == 0 || (!o.form.gelu_gate && !o.form.joined_weights), ExitCode::unexpected,
+          "experts have a SiLU gate, and files hold their projections apart; they go with no other form");
+  require(o.weights == nn::WeightFormat::f32 || o.experts.count == 0, ExitCode::unexpected,
+          "experts do not support NF4 weights; use WeightFormat::f32");
   if (o.inner == 0) o.inner = nn::swiglu_width(o.width, 4);
   return o;
 }

@@ -177,6 +177,25 @@ DecoderOptions plain_decoder_options(const config::Config& config, const Languag
   return resolve(options);
 }
 
+DecoderOptions family_decoder_options(const config::Config& config, const LanguageSizes& sizes) {
+  DecoderOptions options = plain_decoder_options(config, sizes);
+  const config::MoeConfig& moe = config.moe;
+  if (!has_experts(config, BlockPlace::decoder) || !swiglu_experts(moe) || moe.score != config::RouterScore::softmax ||
+      moe.capacity_factor > 0 || moe.bias_rate > 0 || moe.shared_experts > 0) {
+    return options;
+  }
+  options.experts = {.count = moe.experts,
+                     .top_k = moe.top_k,
+                     .inner = expert_inner(moe, config.lm.hidden_size),
+                     .normalize = moe.normalize,
+                     .load_weight = moe.load_weight};
+  for (int64_t layer = 0; layer < options.layers; ++layer) {
+    if (!is_expert_block(config, BlockPlace::decoder, layer)) options.experts.dense_layers.push_back(layer);
+  }
+  options.form.mixtral_names = !options.qk_norm;
+  return options;
+}
+
 bool reads_prompts(const config::LmConfig& config) {
   return config.has_core();
 }

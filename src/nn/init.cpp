@@ -55,7 +55,11 @@ void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_vie
 
 void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name) {
   const at::NoGradGuard no_grad;
-  if (parameter.dim() >= 2) {
+  if (parameter.dim() >= 2 && parameter.scalar_type() != at::kFloat) {
+    const at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
+    init_parameter(values, seed, name);
+    parameter.copy_(values);
+  } else if (parameter.dim() >= 2) {
     trunc_normal_(parameter, 1.0 / std::sqrt(static_cast<double>(parameter.size(-1))), seed, name);
   } else {
     parameter.zero_();

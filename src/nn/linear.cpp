@@ -21,6 +21,11 @@ Linear::Linear(int64_t in, int64_t out, at::Device device, bool bias, WeightForm
   compute_weight_ = weight_;
 }
 
+void Linear::hold_frozen(at::ScalarType dtype) {
+  weight_.set_requires_grad(false);
+  weight_.set_data(at::empty(weight_.sizes(), weight_.options().dtype(dtype)));
+}
+
 at::Tensor Linear::forward(const at::Tensor& x) const {
   const auto with_bias = [&](const at::Tensor& y) { return bias_.defined() ? y + bias_.to(y.scalar_type()) : y; };
   if (const LoraAdapter* lora = adapter()) return with_bias(lora->forward(x, frozen_weight()));

@@ -141,6 +141,21 @@ struct DoraScale : torch::autograd::Function<DoraScale> {
   }
 };
 
+// Experts have adapters alike, and only plain ones.
+void check_experts(const AdaptableLinear& layer, const std::vector<bool>& wanted, const LoraOptions& options,
+                   ExitCode code, const std::string& where) {
+  const auto parts = static_cast<size_t>(layer.expert_parts);
+  if (parts == 0) return;
+  for (size_t i = parts; i < wanted.size(); ++i) {
+    require(wanted[i] == wanted[i - parts], code, where, "the targets match '",
+            layer.parts[wanted[i] ? i : i - parts].name, "' but not '", layer.parts[wanted[i] ? i - parts : i].name,
+            "'; an adapter is on all experts of a layer or on none");
+  }
+  require(options.dropout == 0 && !options.dora, code, where,
+          "adapters on experts have no dropout and no DoRA; set lora.dropout=0 and lora.dora=false, or leave the "
+          "experts out of lora.targets");
+}
+
 // Uniform in +-bound; a function of (seed, name) only.
 void uniform_(const at::Tensor& tensor, double bound, uint64_t seed, const std::string& name) {
   const at::Tensor values = at::empty(tensor.sizes(), at::kFloat);
@@ -330,23 +345,26 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
   for (const auto& item : model.named_modules()) {
     auto* has = dynamic_cast<HasAdaptableLinears*>(item.value().get());
     if (has == nullptr) continue;
+    const std::string path = has->adapted_path(item.key());
     for (AdaptableLinear& layer : has->adaptable_linears()) {
       std::vector<bool> wanted;
       const std::string weight = name_of(layer.linear->weight());
-      if (layer.parts.size() > 1) joined_weights.insert(weight);
+      if (layer.parts.size() > 1 || layer.expert_parts > 0) joined_weights.insert(weight);
       for (const LoraPart& part : layer.parts) {
-        if (std::find(known.begin(), known.end(), part.name) == known.end()) {
-          known_text += (known.empty() ? "" : ", ") + part.name;
-          known.push_back(part.name);
+        const std::string name = part.name.substr(part.name.rfind('.') + 1);
+        if (std::find(known.begin(), known.end(), name) == known.end()) {
+          known_text += (known.empty() ? "" : ", ") + name;
+          known.push_back(name);
         }
-        wanted.push_back(wants(item.key().empty() ? part.name : cat(item.key(), ".", part.name)));
+        wanted.push_back(wants(path.empty() ? part.name : cat(path, ".", part.name)));
       }
       if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) continue;
+      check_experts(layer, wanted, options, code, where);
       const auto adapter =
           std::make_shared<LoraAdapter>(layer.linear->weight().size(1), layer.parts, wanted, shared_, device);
       adapter->set_seed(options.seed + static_cast<int64_t>(hash_name(cat(item.key(), ".", layers_.size())) >> 1));
       layer.linear->attach(adapter);
-      layers_.push_back({item.key(), weight, layer.linear, adapter});
+      layers_.push_back({path, weight, layer.linear, adapter});
     }
   }
   const std::string adapters_are_for = known.empty() ? "none in this model" : known_text;
@@ -359,7 +377,10 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
       !layers_.empty(), code, where,
       "no layer of the model matches the targets of the adapter; layers that can have an adapter: ", adapters_are_for);
   shared_->merges = layers_.front().linear->format() != WeightFormat::nf4;
-  std::erase_if(parameters, [&](const auto& item) { return joined_weights.count(item.first) > 0; });
+  // Routers have another name in files; only training of the whole model changes them.
+  std::erase_if(parameters, [&](const auto& item) {
+    return joined_weights.count(item.first) > 0 || item.first.ends_with(".router.weight");
+  });
   std::set<std::string> nf4_weights;
   for (const Nf4Layer& layer : nf4_layers(model)) nf4_weights.insert(layer.weight);
   save_modules(parameters, nf4_weights);

@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <string_view>
 
 #include "hrm/base/error.h"
 #include "hrm/ops/linear.h"
+#include "nn/moe_lora.h"
 #include "ops/common/optional_tensor.h"
 
 namespace hrm::nn {
@@ -26,6 +28,9 @@ MoeFeedForward::MoeFeedForward(int64_t width, const MoeOptions& options, at::Dev
   const bool gated = options.activation == ops::ExpertActivation::swiglu;
   up_ = register_module(gated ? "gate_up" : "up", std::make_shared<Linear>(width, options.experts * up_rows(), device));
   down_ = register_module("down", std::make_shared<Linear>(options.inner, options.experts * width, device));
+  if (options.dtype != at::kFloat) {
+    for (const auto& linear : {up_, down_}) linear->hold_frozen(options.dtype);
+  }
   if (options.shared_experts > 0) {
     const int64_t inner = options.shared_experts * options.inner;
     if (gated) {
@@ -71,9 +76,14 @@ at::Tensor MoeFeedForward::forward(const at::Tensor& x) {
     const at::Tensor grad = ops::gradient_buffer(linear.weight());
     return grad.defined() ? std::optional<at::Tensor>(grad.view(sizes)) : std::nullopt;
   };
-  at::Tensor y = ops::moe_experts(x, gate.weights, plan, up_->compute_weight().detach().view(up), up_->weight(),
-                                  down_->compute_weight().detach().view(down), down_->weight(), gradient(*up_, up),
-                                  gradient(*down_, down), stale_, options_.activation);
+  at::Tensor y;
+  if (up_->adapter() != nullptr || down_->adapter() != nullptr) {
+    y = adapted_experts(x, gate.weights, plan, *up_, *down_);
+  } else {
+    y = ops::moe_experts(x, gate.weights, plan, up_->compute_weight().detach().view(up), up_->weight(),
+                         down_->compute_weight().detach().view(down), down_->weight(), gradient(*up_, up),
+                         gradient(*down_, down), stale_, options_.activation);
+  }
   if (shared_) y = y + shared_->forward(x);
   if (!at::GradMode::is_enabled()) return y;
 
@@ -91,6 +101,26 @@ at::Tensor MoeFeedForward::forward(const at::Tensor& x) {
     losses_.push_back({"moe_z", at::logsumexp(logits, {1}).square().mean(), options_.z_weight});
   }
   return y;
+}
+
+std::vector<AdaptableLinear> MoeFeedForward::adaptable_linears() {
+  if (options_.activation != ops::ExpertActivation::swiglu || shared_) return {};
+  const bool mixtral = options_.mixtral_names;
+  AdaptableLinear up{.linear = up_, .parts = {}, .expert_parts = 2},
+      down{.linear = down_, .parts = {}, .expert_parts = 1};
+  for (int64_t e = 0; e < options_.experts; ++e) {
+    const auto part = [&](const char* name) { return cat("experts.", e, ".", name); };
+    up.parts.push_back({part(mixtral ? "w1" : "gate_proj"), options_.inner});
+    up.parts.push_back({part(mixtral ? "w3" : "up_proj"), options_.inner});
+    down.parts.push_back({part(mixtral ? "w2" : "down_proj"), width_});
+  }
+  return {up, down};
+}
+
+std::string MoeFeedForward::adapted_path(const std::string& path) const {
+  constexpr std::string_view kOurs = "mlp";
+  if (!options_.mixtral_names || !path.ends_with(kOurs)) return path;
+  return path.substr(0, path.size() - kOurs.size()) + "block_sparse_moe";
 }
 
 std::vector<AuxiliaryLoss> MoeFeedForward::take_auxiliary_losses() {

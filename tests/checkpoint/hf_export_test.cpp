@@ -8,6 +8,8 @@
 #include <map>
 
 #include "hf_cases.h"
+#include "hrm/checkpoint/hf_import.h"
+#include "hrm/config/load.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/formats/safetensors_set.h"
 #include "hrm/formats/torch_pickle.h"
@@ -71,6 +73,54 @@ TEST(HfModel, WhatHasNoArchitectureIsRefused) {
   expect_error(ExitCode::usage, {"HRM language model", "enc.norm.weight", "--to safetensors or --to torchscript"}, [&] {
     hf_model(hf_cases()[0].options, {{"enc.norm.weight", at::ones({2})}}, {});
   });
+}
+
+// A decoder of our own with experts that a family has: the folder gives the same logits again.
+TEST(HfModel, ExpertsOfOurDecoder) {
+  using Overrides = std::vector<std::string>;
+  const auto config_of = [](const Overrides& more) {
+    Overrides all{"task=language", "lm.arch=decoder",     "lm.hidden_size=32",   "lm.num_heads=4",
+                  "lm.layers=4",   "moe.experts=5",       "moe.top_k=2",         "moe.activation=swiglu",
+                  "moe.inner=24",  "moe.load_weight=0.5", "data.encoder_len=11", "data.decoder_len=9"};
+    all.insert(all.end(), more.begin(), more.end());
+    return config::load_config({}, all).config;
+  };
+  const models::LanguageSizes sizes{.vocabulary = 60, .encoder_len = 11, .decoder_len = 9};
+  const auto exported = [&](const config::Config& config, const fs::path& folder) {
+    const auto model = models::make_language_model(config, sizes, /*seed=*/5, at::kCPU, at::kFloat);
+    export_hf(models::family_decoder_options(config, sizes), decoder_weights(*model), {.eos = 2}, folder);
+    return model;
+  };
+  const std::vector<std::pair<Overrides, std::string>> cases = {
+      {{"lm.qk_norm=true"}, "qwen3_moe"},
+      {{"lm.qk_norm=true", "moe.normalize=true", "moe.every=2", "lm.tied=true"}, "qwen3_moe"},
+      {{"moe.normalize=true", "lm.window=6"}, "mixtral"}};
+  for (const auto& [overrides, family] : cases) {
+    const test::TempDir dir;
+    const auto model = exported(config_of(overrides), dir / "out");
+    const HfModelConfig read = read_hf_config(dir / "out");
+    EXPECT_EQ(read.model_type, family);
+    EXPECT_EQ(read.experts.load_weight, 0.5);
+    EXPECT_EQ(read.experts.dense_layers.size(), overrides.size() == 4 ? 2u : 0u);
+    const models::DecoderOptions options = decoder_options_of(read, 20);
+    const auto again = std::make_shared<models::DecoderLm>(options, at::kCPU);
+    load_hf_weights(SafetensorsSet(dir / "out"), options, *again);
+    again->build_frozen(at::kFloat);
+    const at::NoGradGuard no_grad;
+    const at::Tensor ids = at::randint(60, {2, 17}, at::kLong);
+    EXPECT_TRUE(at::allclose(again->logits(again->forward({.ids = ids}).hidden),
+                             model->logits(model->forward({.ids = ids}).hidden), 1e-5, 1e-5))
+        << family;
+  }
+  const test::TempDir dir;
+  for (const std::string more : {"moe.score=sigmoid", "moe.capacity_factor=1", "moe.bias_rate=0.01",
+                                 "moe.shared_experts=1", "moe.activation=gelu"}) {
+    expect_error(ExitCode::usage, {"SwiGLU experts with softmax scores"}, [&] {
+      exported(config_of({"lm.qk_norm=true", more}), dir / "out");
+    });
+  }
+  expect_error(ExitCode::usage, {"no architecture of transformers computes what this model does"},
+               [&] { exported(config_of({"moe.normalize=false"}), dir / "out"); });
 }
 
 TEST(HfModel, WeightsOfAnotherModel) {

@@ -42,10 +42,12 @@ struct Opened {
   std::shared_ptr<DecoderLm> model;
 };
 
-inline Opened open_folder(const fs::path& folder, nn::WeightFormat weights = nn::WeightFormat::f32) {
+inline Opened open_folder(const fs::path& folder, nn::WeightFormat weights = nn::WeightFormat::f32,
+                          at::ScalarType expert_dtype = at::kFloat) {
   Opened out{.config = read_hf_config(folder), .options = {}, .model = nullptr};
   out.options = decoder_options_of(out.config, out.config.max_position_embeddings);
   out.options.weights = weights;
+  out.options.expert_dtype = expert_dtype;
   out.model = std::make_shared<DecoderLm>(out.options, at::kCPU);
   load_hf_weights(SafetensorsSet(folder), out.options, *out.model);
   return out;
@@ -82,7 +84,7 @@ inline double distance(const at::Tensor& a, const at::Tensor& b) {
 
 inline nn::LoraOptions adapter_of(const Opened& it) {
   nn::LoraOptions options{.rank = 3, .alpha = 6};
-  if (it.options.form.joined_weights) options.targets = joined_targets(options.targets);
+  options.targets = family_targets(it.options.form, options.targets);
   return options;
 }
 

@@ -19,6 +19,18 @@ std::string python_line(const std::string& mode, const fs::path& folder) {
              folder.string(), "'");
 }
 
+// PEFT with transformers 5 takes the adapters of dense layers away where it moves those of experts.
+nn::LoraOptions adapter_for_peft(const Opened& it) {
+  nn::LoraOptions options = adapter_of(it);
+  if (it.options.experts.dense_layers.empty()) return options;
+  options.targets.clear();
+  options.pattern = R"(.*\.(self_attn\.[qkvo]_proj|experts\.(\d+\.)?(gate|up|down)_proj))";
+  options.wants = [](const std::string& layer) {
+    return layer.find(".self_attn.") != std::string::npos || layer.find(".experts.") != std::string::npos;
+  };
+  return options;
+}
+
 bool python_has(const std::string& modules) {
   return !test::python_with_torch().empty() &&
          test::run_command(test::python_with_torch() + " -c 'import " + modules + "'").status == 0;
@@ -45,7 +57,7 @@ TEST(HfPython, FamiliesOpenAgainInTransformers) {
     const HfFormat format{.model_type = it.config.model_type};
     if (adapter) {
       export_hf(it.options, decoder_weights(*it.model), {.bos = 1, .eos = 2}, place / "model", format);
-      nn::LoraSet lora(*it.model, adapter_of(it), at::kCPU);
+      nn::LoraSet lora(*it.model, adapter_for_peft(it), at::kCPU);
       fill(lora);
       it.model->build_parameters(at::kFloat);
       write_peft(place / "adapter", lora, (place / "model").string());

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -13,6 +14,7 @@
 #include "hrm/formats/json.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/nn/frozen_weight.h"
+#include "hrm/nn/init.h"
 #include "hrm/nn/rotary.h"
 #include "support/temp_dir.h"
 
@@ -138,8 +140,57 @@ TEST_P(HfFamilies, AdaptersBesideAndMerged) {
   EXPECT_TRUE(at::equal(logits_of(*again.model, want.ids), beside));
 }
 
+// The derivative in a random direction of all A, and in one of all B, by two passes and by the gradients; the base gets
+// none.
+TEST_P(HfFamilies, GradientsOfAdapters) {
+  Opened it = open_folder(fixtures() / GetParam());
+  nn::LoraSet lora(*it.model, adapter_of(it), at::kCPU);
+  fill(lora);
+  it.model->build_parameters(at::kFloat);
+  const at::Tensor ids = expected_of(GetParam()).ids.narrow(1, 0, 24);
+  at::manual_seed(3);
+  const at::Tensor weights = at::randn({24, it.options.vocabulary});
+  const auto loss = [&] {
+    return (it.model->logits(it.model->forward({.ids = ids}).hidden).squeeze(0).log_softmax(-1) * weights).sum();
+  };
+  loss().backward();
+  const at::NoGradGuard no_grad;
+  for (const auto& item : it.model->named_parameters()) {
+    if (item.value().requires_grad()) {
+      EXPECT_GT(item.value().grad().abs().max().item<double>(), 0) << item.key();
+    } else {
+      EXPECT_FALSE(item.value().grad().defined()) << item.key();
+    }
+  }
+  for (const std::string part : {"gate_up", "mlp", "self_attn"}) {
+    for (const std::string side : {"lora_A.weight", "lora_B.weight"}) {
+      double wanted = 0;
+      std::vector<at::Tensor> trained, directions;
+      for (const auto& item : it.model->named_parameters()) {
+        if (item.key().find(part) == std::string::npos || !item.key().ends_with(side)) continue;
+        trained.push_back(item.value());
+        directions.push_back(at::randn_like(item.value()));
+        wanted += (item.value().grad() * directions.back()).sum().item<double>();
+      }
+      const auto at_step = [&](double step) {
+        for (size_t i = 0; i < trained.size(); ++i) trained[i].add_(directions[i], step);
+        const double value = loss().item<double>();
+        for (size_t i = 0; i < trained.size(); ++i) trained[i].sub_(directions[i], step);
+        return value;
+      };
+      const double step = side == "lora_A.weight" ? 2e-4 : 2e-5;
+      EXPECT_NEAR((at_step(step) - at_step(-step)) / (2 * step), wanted, 0.02 * std::abs(wanted) + 0.5)
+          << part << " " << side;
+    }
+  }
+}
+
 // The same as a model of the dequantised weights, beside which biases and norms stay as they are.
 TEST_P(HfFamilies, FourBitWeights) {
+  if (open_folder(fixtures() / GetParam()).options.experts.count > 0) {
+    EXPECT_THROW(open_folder(fixtures() / GetParam(), nn::WeightFormat::nf4), Error);
+    return;
+  }
   Opened it = open_folder(fixtures() / GetParam(), nn::WeightFormat::nf4);
   Opened plain = open_folder(fixtures() / GetParam());
   {
@@ -172,6 +223,8 @@ TEST_P(HfFamilies, WhatIsExportedIsReadAgain) {
   EXPECT_EQ(again.config.rope, it.config.rope);
   EXPECT_EQ(again.config.rope_theta, it.config.rope_theta);
   EXPECT_EQ(again.config.form, it.config.form);
+  EXPECT_EQ(again.config.experts, it.config.experts);
+  EXPECT_EQ(again.config.intermediate_size, it.config.intermediate_size);
   EXPECT_EQ(again.config.window, it.config.window);
   EXPECT_EQ(again.config.max_position_embeddings, it.config.max_position_embeddings);
   EXPECT_EQ(again.config.tied, it.config.tied);
@@ -182,6 +235,126 @@ TEST_P(HfFamilies, WhatIsExportedIsReadAgain) {
   for (const auto& item : again.model->named_parameters()) {
     EXPECT_TRUE(at::equal(item.value(), wanted[item.key()])) << item.key();
   }
+}
+
+// A state dict that somebody saved from memory, where transformers 5 holds the experts of a layer in one tensor.
+TEST(HfExperts, StackedAsInMemoryAreRead) {
+  for (const std::string name : {"qwen3_moe", "mixtral", "olmoe"}) {
+    const Opened it = open_folder(fixtures() / name);
+    const models::DecoderOptions& o = it.options;
+    std::vector<std::pair<std::string, at::Tensor>> weights;
+    const SafetensorsSet files(fixtures() / name);
+    for (const auto& [key, tensor] : tensors_of(files)) {
+      const bool part = key.find(".experts.") != std::string::npos || key.ends_with("gate.weight");
+      if (!part) weights.emplace_back(key, tensor);
+    }
+    const auto parameters = it.model->named_parameters();
+    for (int64_t layer = 0; layer < o.layers; ++layer) {
+      if (!o.experts.has(layer)) continue;
+      const std::string mlp = cat("model.layers.", layer, ".mlp.");
+      const int64_t E = o.experts.count;
+      weights.emplace_back(mlp + "experts.gate_up_proj", parameters[mlp + "gate_up.weight"].view({E, -1, o.width}));
+      weights.emplace_back(mlp + "experts.down_proj", parameters[mlp + "down.weight"].view({E, o.width, -1}));
+      weights.emplace_back(mlp + "gate.weight", parameters[mlp + "router.weight"]);
+    }
+    const test::TempDir dir;
+    export_safetensors(weights, dir / "model.safetensors", "");
+    fs::copy_file(fixtures() / name / "config.json", dir / "config.json");
+    Opened again = open_folder(dir.path());
+    again.model->build_frozen(at::kFloat);
+    const Expected want = expected_of(name);
+    EXPECT_LT(distance(logits_of(*again.model, want.ids), want.logits), 1e-4) << name;
+
+    // Of another shape, it is named.
+    for (auto& [key, tensor] : weights) {
+      if (key.ends_with("experts.down_proj")) tensor = tensor.transpose(1, 2).contiguous();
+    }
+    fs::remove(dir / "model.safetensors");
+    export_safetensors(weights, dir / "model.safetensors", "");
+    try {
+      open_folder(dir.path());
+      ADD_FAILURE() << "read";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("experts.down_proj' is "), std::string::npos) << error.what();
+    }
+  }
+}
+
+// The same bits as if they were read in float32 and rounded, and as initial values alike; adapters are float32.
+TEST(HfExperts, FrozenInTheComputeDtypeFromTheStart) {
+  const Expected want = expected_of("mixtral");
+  Opened rounded = open_folder(fixtures() / "mixtral"),
+         it = open_folder(fixtures() / "mixtral", nn::WeightFormat::f32, at::kBFloat16);
+  nn::LoraSet lora(*it.model, adapter_of(it), at::kCPU), rounded_lora(*rounded.model, adapter_of(rounded), at::kCPU);
+  fill(lora);
+  fill(rounded_lora);
+  int64_t held = 0;
+  for (const auto& item : it.model->named_parameters()) {
+    const bool expert = item.key().ends_with("mlp.gate_up.weight") || item.key().ends_with("mlp.down.weight");
+    EXPECT_EQ(item.value().scalar_type(), expert ? at::kBFloat16 : at::kFloat) << item.key();
+    held += expert ? 1 : 0;
+  }
+  EXPECT_EQ(held, 2 * 2);
+  for (const Opened* one : {&it, &rounded}) {
+    nn::keep_frozen_as(*one->model, at::kBFloat16);
+    one->model->build_parameters(at::kBFloat16);
+  }
+  EXPECT_TRUE(at::equal(logits_of(*it.model, want.ids), logits_of(*rounded.model, want.ids)));
+  nn::init_parameters(*it.model, 3);
+  nn::init_parameters(*rounded.model, 3);
+  EXPECT_TRUE(at::equal(logits_of(*it.model, want.ids), logits_of(*rounded.model, want.ids)));
+}
+
+// Layers without an adapter, adapters on part of the projections, and what is refused.
+TEST(HfExperts, TargetsOfAdapters) {
+  const Expected want = expected_of("qwen3_moe");
+  const auto with = [&](std::vector<std::string> targets, const std::function<void(nn::LoraOptions&)>& change = {}) {
+    Opened it = open_folder(fixtures() / "qwen3_moe");
+    nn::LoraOptions options{.rank = 2, .alpha = 4, .targets = std::move(targets)};
+    if (change) change(options);
+    auto lora = std::make_unique<nn::LoraSet>(*it.model, options, at::kCPU);
+    fill(*lora);
+    it.model->build_parameters(at::kFloat);
+    return std::pair{it, std::move(lora)};
+  };
+  for (const std::vector<std::string>& targets : std::vector<std::vector<std::string>>{
+           {"up_proj"}, {"gate_proj"}, {"down_proj"}, {"up_proj", "down_proj"}, {"q_proj"}, {kAllLinear}}) {
+    auto [it, lora] = with(targets);
+    const at::Tensor beside = logits_of(*it.model, want.ids);
+    EXPECT_GT(distance(beside, want.logits), 1e-3) << targets[0];
+    lora->merge();
+    lora->set_mode(nn::LoraMode::merged);
+    EXPECT_LT(distance(logits_of(*it.model, want.ids), beside), 1e-4) << targets[0];
+  }
+  // Three projections of 5 experts in 2 layers, and those of the dense layer.
+  auto [it, lora] = with({"gate_proj", "up_proj", "down_proj"});
+  EXPECT_EQ(lora->pairs().size(), 2u * 5 * 3 + 3);
+  std::set<std::string> names;
+  for (const nn::LoraAdapter::Pair& pair : lora->pairs()) names.insert(pair.name);
+  EXPECT_TRUE(names.contains("model.layers.2.mlp.experts.4.up_proj"));
+  EXPECT_TRUE(names.contains("model.layers.1.mlp.gate_proj"));
+
+  const auto refused = [&](const std::vector<std::string>& targets, const std::function<void(nn::LoraOptions&)>& change,
+                           const char* part) {
+    try {
+      with(targets, change);
+      ADD_FAILURE() << part;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  refused({"experts.0.up_proj"}, {}, "an adapter is on all experts of a layer or on none");
+  refused(
+      {"up_proj"}, [](nn::LoraOptions& o) { o.dropout = 0.1; }, "lora.dropout=0");
+  refused(
+      {"up_proj"}, [](nn::LoraOptions& o) { o.dora = true; }, "lora.dora=false");
+  refused({"gate"}, {},
+          "no layer is called 'gate'; layers that can have an adapter: q_proj, k_proj, v_proj, o_proj, "
+          "gate_proj, up_proj, down_proj");
+  refused(
+      {"q_proj"}, [](nn::LoraOptions& o) { o.modules_to_save = {"router"}; }, "called 'router'");
+  refused(
+      {"q_proj"}, [](nn::LoraOptions& o) { o.modules_to_save = {"down"}; }, "called 'down'");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HfFamilies, testing::ValuesIn(names()), [](const auto& info) { return info.param; });

@@ -12,6 +12,7 @@ them. `compare` makes the numbers anew from the stored weights.
 import json
 import pathlib
 import sys
+import tempfile
 
 import torch
 import transformers
@@ -19,7 +20,9 @@ from safetensors.torch import load_file, save_file
 
 PROMPT, NEW = 12, 40
 MARGIN = 2e-3  # between the best logit and the next, so that rounding changes no token
+ROUTER_MARGIN = 1e-2  # between the last expert that a token goes to and the next one, in the router's logits
 TOLERANCE = dict(rtol=0, atol=2e-5)
+EAGER = dict(attn_implementation="eager", experts_implementation="eager")
 
 # Members of a configuration that say nothing about the arithmetic, or differ between versions.
 UNRELATED = ("transformers_version", "_name_or_path", "dtype", "chunk_size_feed_forward", "id2label", "label2id",
@@ -55,6 +58,13 @@ MODELS = {
     "phi3": ("Phi3Config", dict(rope(), sliding_window=9)),
     "olmo2": ("Olmo2Config", rope(500000.0)),
     "olmo2_yarn": ("Olmo2Config", rope(500000.0, **YARN)),
+    "qwen3_moe": ("Qwen3MoeConfig", dict(rope(1e6), num_hidden_layers=3, mlp_only_layers=[1], intermediate_size=16,
+                                         num_attention_heads=2, num_key_value_heads=1, head_dim=6, num_experts=5,
+                                         num_experts_per_tok=2, moe_intermediate_size=6, norm_topk_prob=True)),
+    "mixtral": ("MixtralConfig", dict(rope(1e6), intermediate_size=12, num_local_experts=4, num_experts_per_tok=2,
+                                      sliding_window=9)),
+    "olmoe": ("OlmoeConfig", dict(rope(), intermediate_size=8, num_experts=5, num_experts_per_tok=3,
+                                  norm_topk_prob=False)),
 }
 
 ROTATIONS = {
@@ -77,7 +87,7 @@ POSITIONS = [0, 1, 2, 17, 255, 4095, 4096, 8192, 32767]
 def build(kind, settings, seed):
     torch.manual_seed(seed)
     config = getattr(transformers, kind)(**{**SIZES, **settings})
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_config(config, **EAGER).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = 0.3 if parameter.dim() == 1 else 1.6 / parameter.shape[-1] ** 0.5
@@ -103,6 +113,23 @@ def numbers_of(model, prompt):
     return ids[0], logits, float((best[:, 0] - best[:, 1]).min())
 
 
+@torch.no_grad()
+def router_margin(model, ids):
+    if not hasattr(model.config, "num_experts_per_tok"):
+        return ROUTER_MARGIN
+    picks = model.config.num_experts_per_tok
+    layers = [layer.sort(-1, descending=True).values
+              for layer in model(ids[None], output_router_logits=True).router_logits]
+    return min(float((layer[:, picks - 1] - layer[:, picks]).min()) for layer in layers)
+
+
+def saved_weights(model):
+    """As save_pretrained names them, which for experts is not as they are in memory."""
+    with tempfile.TemporaryDirectory() as place:
+        model.save_pretrained(place)
+        return load_file(pathlib.Path(place) / "model.safetensors")
+
+
 def rotation(settings):
     config = transformers.LlamaConfig(hidden_size=64, num_attention_heads=4, max_position_embeddings=32768,
                                       **rope(500000.0, **settings))
@@ -125,7 +152,8 @@ def write(folder):
         for seed in range(1, 1000):
             model = build(kind, settings, seed)
             ids, logits, margin = numbers(model, seed)
-            if margin > MARGIN and len(set(ids[PROMPT:].tolist())) >= 8:
+            if (margin > MARGIN and len(set(ids[PROMPT:].tolist())) >= 8
+                    and router_margin(model, ids) >= ROUTER_MARGIN):
                 break
         else:
             raise SystemExit(f"{name}: no seed gives clear tokens")
@@ -138,9 +166,9 @@ def write(folder):
         if kind == "GemmaConfig":
             config["hidden_act"] = settings["hidden_act"]  # as the published files have it
         (place / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
-        weights = {key: value.contiguous() for key, value in model.state_dict().items()}
-        if model.config.tie_word_embeddings:
-            weights.pop("lm_head.weight")
+        if kind == "Qwen3MoeConfig":
+            config["num_experts"] = config.pop("num_local_experts")  # likewise
+        weights = {key: value.contiguous() for key, value in saved_weights(model).items()}
         save_file(weights, place / "model.safetensors", {"format": "pt"})
         save_file({"ids": ids.contiguous(), "logits": logits.contiguous()}, place / "expected.safetensors")
         size = sum(file.stat().st_size for file in place.iterdir())
@@ -151,7 +179,7 @@ def write(folder):
 
 def open_model(folder):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, output_loading_info=True, attn_implementation="eager", dtype=torch.float32)
+        folder, output_loading_info=True, dtype=torch.float32, **EAGER)
     assert not info["missing_keys"] and not info["unexpected_keys"], info
     return model.eval()
 

@@ -130,7 +130,8 @@ TEST(HfConfig, EndsOfTextOfBothFiles) {
 
 TEST(HfConfig, RefusesWhatChangesTheArithmetic) {
   model_refused(with(qwen3(), {{"model_type", "gpt2"}}),
-                "'gpt2' is not known to this program; it reads qwen3, llama, mistral, qwen2, gemma, phi3 and olmo2");
+                "'gpt2' is not known to this program; it reads qwen3, llama, mistral, qwen2, gemma, phi3, olmo2, "
+                "qwen3_moe, mixtral and olmoe");
   model_refused(with(qwen3(), {{"attention_bias", true}}), "'attention_bias' is true");
   model_refused(with(qwen3(), {{"mlp_bias", true}}), "'mlp_bias' is true");
   model_refused(with(qwen3(), {{"hidden_act", "gelu"}}), "'hidden_act' must be silu");

@@ -110,6 +110,60 @@ json mistral() {
                      {{"sliding_window", 4096}, {"rope_theta", 10000.0}, {"rms_norm_eps", 1e-5}, {"eos_token_id", 2}});
 }
 
+// Members as the published files of Qwen3-30B-A3B, Mixtral-8x7B and OLMoE-1B-7B have them.
+json qwen3_moe() {
+  json config =
+      family_with(of_sizes("qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 40960), {{"attention_bias", false},
+                                                                                {"decoder_sparse_step", 1},
+                                                                                {"head_dim", 128},
+                                                                                {"max_window_layers", 48},
+                                                                                {"mlp_only_layers", json::array()},
+                                                                                {"moe_intermediate_size", 768},
+                                                                                {"norm_topk_prob", true},
+                                                                                {"num_experts", 128},
+                                                                                {"num_experts_per_tok", 8},
+                                                                                {"output_router_logits", false},
+                                                                                {"rms_norm_eps", 1e-6},
+                                                                                {"rope_theta", 1e6},
+                                                                                {"router_aux_loss_coef", 0.001},
+                                                                                {"bos_token_id", 151643},
+                                                                                {"eos_token_id", 151645},
+                                                                                {"use_sliding_window", false},
+                                                                                {"tie_word_embeddings", false}});
+  config["rope_scaling"] = config["sliding_window"] = nullptr;
+  return config;
+}
+
+json mixtral() {
+  json config =
+      family_with(of_sizes("mixtral", 32000, 4096, 14336, 32, 32, 8, 32768), {{"num_experts_per_tok", 2},
+                                                                              {"num_local_experts", 8},
+                                                                              {"output_router_logits", false},
+                                                                              {"rms_norm_eps", 1e-5},
+                                                                              {"rope_theta", 1e6},
+                                                                              {"router_aux_loss_coef", 0.02},
+                                                                              {"bos_token_id", 1},
+                                                                              {"eos_token_id", 2},
+                                                                              {"tie_word_embeddings", false}});
+  config["sliding_window"] = nullptr;
+  return config;
+}
+
+json olmoe() {
+  json config = family_with(of_sizes("olmoe", 50304, 2048, 1024, 16, 16, 16, 4096), {{"attention_bias", false},
+                                                                                     {"norm_topk_prob", false},
+                                                                                     {"num_experts", 64},
+                                                                                     {"num_experts_per_tok", 8},
+                                                                                     {"output_router_logits", false},
+                                                                                     {"rope_theta", 10000.0},
+                                                                                     {"router_aux_loss_coef", 0.01},
+                                                                                     {"eos_token_id", 50279},
+                                                                                     {"pad_token_id", 1},
+                                                                                     {"tie_word_embeddings", false}});
+  config["clip_qkv"] = config["rope_scaling"] = nullptr;
+  return config;
+}
+
 json rope(const json& parameters) {
   return {{"rope_scaling", parameters}};
 }
@@ -155,6 +209,72 @@ TEST(HfFamily, PublishedConfigurations) {
                             {{"tie_word_embeddings", true}, {"rope_theta", 100000}, {"rope_interleaved", false}});
   smollm["rope_scaling"] = nullptr;
   EXPECT_EQ(read_family(smollm).head_dim, 64);
+}
+
+TEST(HfFamily, ExpertsAsPublished) {
+  const HfModelConfig qwen = read_family(qwen3_moe());
+  EXPECT_EQ(qwen.experts,
+            (DecoderExperts{.count = 128, .top_k = 8, .inner = 768, .normalize = true, .load_weight = 0.001}));
+  EXPECT_TRUE(qwen.qk_norm);
+  EXPECT_EQ(qwen.head_dim, 128);
+  EXPECT_EQ(qwen.window, 0);
+  EXPECT_TRUE(qwen.experts.has(0));
+  const HfModelConfig eight = read_family(mixtral());
+  EXPECT_EQ(eight.experts,
+            (DecoderExperts{.count = 8, .top_k = 2, .inner = 14336, .normalize = true, .load_weight = 0.02}));
+  EXPECT_EQ(eight.form, DecoderForm{.mixtral_names = true});
+  EXPECT_EQ(read_family(family_with(mixtral(), {{"sliding_window", 4096}})).window, 4096);
+  EXPECT_EQ(read_family(family_with(mixtral(), {{"rope_theta", nullptr}})).rope_theta, 1e6) << "the library's default";
+  const HfModelConfig olmo = read_family(olmoe());
+  EXPECT_EQ(olmo.experts, (DecoderExperts{.count = 64, .top_k = 8, .inner = 1024, .load_weight = 0.01}));
+  EXPECT_EQ(olmo.form, DecoderForm{.wide_qk_norm = true});
+  EXPECT_EQ(olmo.rms_norm_eps, 1e-5) << "the library's default";
+
+  // The library's defaults for keys that are missing, and another name of the number.
+  json bare = qwen3_moe();
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
+                          "decoder_sparse_step", "mlp_only_layers", "router_aux_loss_coef"}) {
+    bare.erase(key);
+  }
+  EXPECT_EQ(read_family(bare).experts, (DecoderExperts{.count = 128, .top_k = 8, .inner = 768, .load_weight = 0.001}));
+  EXPECT_EQ(read_family(family_with(bare, {{"num_local_experts", 16}})).experts.count, 16);
+
+  const auto dense = [](const json& changes) {
+    return read_family(family_with(family_with(qwen3_moe(), {{"num_hidden_layers", 6}}), changes)).experts.dense_layers;
+  };
+  using Layers = std::vector<int64_t>;
+  EXPECT_EQ(dense({{"decoder_sparse_step", 2}}), Layers({0, 2, 4}));
+  EXPECT_EQ(dense({{"mlp_only_layers", {5, 1}}}), Layers({1, 5}));
+  EXPECT_EQ(dense({{"mlp_only_layers", {5, 1}}, {"decoder_sparse_step", 3}}), Layers({0, 1, 3, 4, 5}));
+  EXPECT_EQ(read_family(family_with(qwen3_moe(), {{"use_sliding_window", true}, {"sliding_window", 64}})).window, 64)
+      << "all layers of this family have it";
+}
+
+TEST(HfFamily, ExpertsThatAreRefused) {
+  const auto refuses = [](const json& config, const json& changes, const std::string& part) {
+    not_read(family_with(config, changes), {part});
+  };
+  for (const json& config : {qwen3_moe(), mixtral(), olmoe()}) {
+    refuses(config, {{"output_router_logits", 1}}, "'output_router_logits' must be true or false");
+    EXPECT_FALSE(read_family(config).experts.load_loss);
+    EXPECT_TRUE(read_family(family_with(config, {{"output_router_logits", true}})).experts.load_loss);
+    refuses(config, {{"router_jitter_noise", 0.1}}, "'router_jitter_noise' must be 0");
+    refuses(config, {{"clip_qkv", 8.0}}, "'clip_qkv' must be null");
+    refuses(config, {{"num_experts_per_tok", 129}}, "'num_experts_per_tok' = 129 must be at most ");
+    refuses(config, {{"num_experts_per_tok", 0}}, "'num_experts_per_tok' must be a whole number above 0");
+    refuses(config, {{"router_aux_loss_coef", -1}}, "'router_aux_loss_coef' must be a number of at least 0");
+    refuses(config, {{"hidden_act", "gelu"}}, "'hidden_act' must be silu");
+  }
+  refuses(qwen3_moe(), {{"num_experts_per_tok", 33}}, "must be at most 32 with 128 experts");
+  refuses(qwen3_moe(), {{"num_experts", 2048}}, "'num_experts' = 2048 is more than this program has kernels for");
+  refuses(qwen3_moe(), {{"num_local_experts", 64}}, "'num_experts' and 'num_local_experts' differ");
+  refuses(qwen3_moe(), {{"norm_topk_prob", 1}}, "'norm_topk_prob' must be true or false");
+  refuses(qwen3_moe(), {{"moe_intermediate_size", 0}}, "'moe_intermediate_size' must be a whole number");
+  refuses(qwen3_moe(), {{"decoder_sparse_step", 0}}, "'decoder_sparse_step' must be a whole number above 0");
+  refuses(qwen3_moe(), {{"decoder_sparse_step", 49}}, "leave no layer with experts");
+  refuses(qwen3_moe(), {{"mlp_only_layers", 3}}, "'mlp_only_layers' must be a list");
+  refuses(qwen3_moe(), {{"mlp_only_layers", {48}}}, "'mlp_only_layers' must list layers from 0 to 47");
+  refuses(qwen3_moe(), {{"num_hidden_layers", 1 << 20}, {"decoder_sparse_step", 2}}, "is more than 4096");
 }
 
 TEST(HfFamily, RotationsWithAllTheirNumbers) {
@@ -228,7 +348,8 @@ TEST(HfFamily, GatesOfGemma) {
 }
 
 TEST(HfFamily, WhatChangesTheArithmeticIsRefusedByItsKey) {
-  for (const json& config : {llama32(), qwen25(), gemma(), phi3(), olmo2(), mistral()}) {
+  for (const json& config :
+       {llama32(), qwen25(), gemma(), phi3(), olmo2(), mistral(), qwen3_moe(), mixtral(), olmoe()}) {
     for (const char* key : {"attention_bias", "mlp_bias", "use_bidirectional_attention", "use_mrope"}) {
       not_read(family_with(config, {{key, true}}), {cat("'", key, "' is true")});
     }
@@ -242,14 +363,11 @@ TEST(HfFamily, OtherFamiliesAreRefusedByWhatDiffers) {
   const std::vector<std::pair<const char*, const char*>> others = {{"gemma2", "attn_logit_softcapping"},
                                                                    {"gemma3", "rope_local_base_freq"},
                                                                    {"gemma3_text", "layer_types"},
-                                                                   {"gpt_oss", "num_local_experts"},
-                                                                   {"mixtral", "num_local_experts"},
+                                                                   {"gpt_oss", "swiglu_limit"},
                                                                    {"olmo", "clip_qkv"},
-                                                                   {"olmoe", "num_experts"},
                                                                    {"phi", "partial_rotary_factor"},
-                                                                   {"phimoe", "num_local_experts"},
-                                                                   {"qwen2_moe", "num_experts"},
-                                                                   {"qwen3_moe", "num_experts"},
+                                                                   {"phimoe", "router_jitter_noise"},
+                                                                   {"qwen2_moe", "shared_expert_intermediate_size"},
                                                                    {"smollm3", "no_rope_layers"}};
   for (const auto& [type, key] : others) {
     not_read(family_with(olmo2(), {{"model_type", type}}),
@@ -260,6 +378,10 @@ TEST(HfFamily, OtherFamiliesAreRefusedByWhatDiffers) {
 
 TEST(HfFamily, TargetsOfJoinedLayers) {
   using List = std::vector<std::string>;
+  const auto joined_targets = [](const List& list) { return family_targets({.joined_weights = true}, list); };
+  EXPECT_EQ(family_targets({}, {"q_proj", "k_proj", "v_proj"}), List({"q_proj", "k_proj", "v_proj"}));
+  EXPECT_EQ(family_targets({.mixtral_names = true}, {"q_proj", "gate_proj", "up_proj", "down_proj", "w2"}),
+            List({"q_proj", "w1", "w3", "w2", "w2"}));
   EXPECT_EQ(joined_targets({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
             List({"o_proj", "down_proj", "qkv_proj", "gate_up_proj"}));
   EXPECT_EQ(joined_targets({"qkv_proj", "o_proj"}), List({"qkv_proj", "o_proj"}));

@@ -19,7 +19,15 @@ void causal(std::string_view text, std::string_view generation) {
   if (c.rope.kind == RopeKind::yarn || c.rope.kind == RopeKind::llama3) {
     fuzz::check(c.rope.original_positions > 0, "a length to stretch");
   }
-  fuzz::check(find_hf_family(c.model_type) != nullptr, "a family of the table");
+  const HfFamily* const family = find_hf_family(c.model_type);
+  fuzz::check(family != nullptr, "a family of the table");
+  fuzz::check((c.experts.count > 0) == (family->experts.count > 0), "experts where the family has them");
+  if (c.experts.count > 0) {
+    fuzz::check(c.experts.count <= kMostExperts && c.experts.top_k > 0 && c.experts.top_k <= c.experts.count &&
+                    c.experts.top_k <= kMostPicks && c.experts.inner > 0,
+                "experts that can be made");
+    for (const int64_t layer : c.experts.dense_layers) fuzz::check(layer >= 0 && layer < c.layers, "a layer");
+  }
   for (const int64_t id : c.eos_ids) fuzz::check(id >= 0 && id < c.vocab_size, "an id");
 }
 

@@ -30,6 +30,9 @@ std::string folder_of_family(const std::string& model_type, const nlohmann::json
                         {"num_key_value_heads", 2},   {"head_dim", 8},          {"max_position_embeddings", 128},
                         {"sliding_window", 24},       {"eos_token_id", 1},      {"bos_token_id", 2},
                         {"tie_word_embeddings", true}};
+  if (find_hf_family(model_type)->experts.count > 0) {
+    config.update({{"num_experts", 5}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 16}});
+  }
   if (!changes.is_null()) config.merge_patch(changes);
   const fs::path dir = fresh_folder("family_" + model_type);
   fs::create_directories(dir);
@@ -55,6 +58,11 @@ TEST_P(CausalFamilies, StepsAreTheSameHoweverTheyAreComputed) {
 
 TEST_P(CausalFamilies, AdaptersBesideNf4) {
   const Overrides model{"hf.model=" + folder_of_family(GetParam())};
+  if (find_hf_family(GetParam())->experts.count > 0) {
+    test::expect_error(ExitCode::usage, {"hf.quantize = nf4 is for dense models", GetParam()},
+                       [&] { step_of(with(model, {"hf.quantize=nf4"})); });
+    return;
+  }
   const Step plain = step_of(model), nf4 = step_of(with(model, {"hf.quantize=nf4"}));
   EXPECT_TRUE(has_gradients(nf4));
   ASSERT_EQ(nf4.gradients.size(), plain.gradients.size());
@@ -86,6 +94,53 @@ TEST(CausalJoinedLayers, NamesOfTargets) {
   EXPECT_EQ(names("gate_up_proj"), Names{"gate_up_proj"});
   EXPECT_EQ(names("all-linear"), (Names{"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}));
   test::expect_error(ExitCode::usage, {"no layer is called 'q_proj'", "qkv_proj"}, [&] { names("q_proj,v_proj"); });
+}
+
+// Adapters are on the experts unless the targets leave them out. What they have not is refused.
+TEST(CausalExperts, Targets) {
+  const std::string folder = folder_of_family("mixtral");
+  const auto names = [&](const Overrides& more) {
+    SmallPolychromic run(fresh_folder("targets"), with({"hf.model=" + folder, "lora.r=4"}, more));
+    std::set<std::string> names;
+    for (const nn::LoraAdapter::Pair& pair : run.task.lm().lora->pairs()) names.insert(pair.name);
+    return names;
+  };
+  const std::set<std::string> all = names({});
+  EXPECT_EQ(all.size(), 2u * (4 + 5 * 3));
+  for (const char* name :
+       {"model.layers.1.block_sparse_moe.experts.4.w1", "model.layers.0.block_sparse_moe.experts.0.w2",
+        "model.layers.1.block_sparse_moe.experts.2.w3", "model.layers.0.self_attn.q_proj"}) {
+    EXPECT_TRUE(all.contains(name)) << name;
+  }
+  EXPECT_EQ(names({"lora.targets=q_proj,k_proj,v_proj,o_proj"}).size(), 2u * 4);
+  EXPECT_EQ(names({"lora.targets=w2", "lora.dropout=0"}).size(), 2u * 5);
+  EXPECT_EQ(names({"lora.targets=q_proj", "lora.dropout=0.1"}).size(), 2u);
+  test::expect_error(ExitCode::usage, {"adapters on experts have no dropout"}, [&] { names({"lora.dropout=0.1"}); });
+}
+
+// A loss that the file asks for is not left out silently.
+TEST(CausalExperts, LossOfTheLoadIsRefused) {
+  const std::string folder = folder_of_family("olmoe", {{"output_router_logits", true}});
+  test::expect_error(ExitCode::usage, {"sets output_router_logits", "set it to false"},
+                     [&] { SmallPolychromic run(fresh_folder("loss"), {"hf.model=" + folder}); });
+}
+
+// Experts beside an adapter are stored only in the compute dtype, and trained ones in float32.
+TEST(CausalExperts, Dtype) {
+  const std::string folder = folder_of_family("olmoe");
+  const auto dtype = [&](const Overrides& more) {
+    SmallPolychromic run(fresh_folder("dtype"), with({"hf.model=" + folder, "precision.compute=bf16"}, more));
+    return run.task.lm().model->named_parameters()["model.layers.0.mlp.down.weight"].scalar_type();
+  };
+  EXPECT_EQ(dtype({}), at::kBFloat16);
+  EXPECT_EQ(dtype({"lora.r=0"}), at::kFloat);
+}
+
+// The estimate of a token's products counts the experts that it goes to.
+TEST(CausalExperts, MatrixElements) {
+  SmallPolychromic run(fresh_folder("elements"), {"hf.model=" + folder_of_family("qwen3_moe"), "lora.r=0"});
+  const double D = 32, attention = (32 + 2 * 16) * D + 32 * D, head = 264 * D;
+  EXPECT_DOUBLE_EQ(tasks::matrix_elements(run.task.lm()), 2 * (attention + 5 * D + 2 * 3 * D * 16) + head);
 }
 
 // Rows of a dynamic rotation may be as long as the model was trained for, and no longer.

@@ -13,8 +13,8 @@
 
 namespace hrm::testing {
 
-// Prompts with answers and their tokenizer, made once per process; beside them `model`, a folder with config.json
-// alone.
+// Prompts with answers and their tokenizer, made once per process; beside them `model` and, with experts, `experts`:
+// folders with config.json alone.
 inline std::filesystem::path answers_folder() {
   static const std::filesystem::path folder = [] {
     const auto dir = std::filesystem::path(::testing::TempDir()) / ("hrm_answers_" + std::to_string(getpid()));
@@ -29,6 +29,12 @@ inline std::filesystem::path answers_folder() {
     std::ofstream(dir / "model" / "config.json")
         << R"({"model_type": "qwen3", "vocab_size": 264, "hidden_size": 32, "intermediate_size": 48,
                "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+               "max_position_embeddings": 128, "tie_word_embeddings": true})";
+    std::filesystem::create_directories(dir / "experts");
+    std::ofstream(dir / "experts" / "config.json")
+        << R"({"model_type": "qwen3_moe", "vocab_size": 264, "hidden_size": 32, "intermediate_size": 48,
+               "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+               "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": true,
                "max_position_embeddings": 128, "tie_word_embeddings": true})";
     return dir;
   }();

@@ -14,7 +14,7 @@
 
 namespace hrm {
 
-// A decoder with RMSNorm, rotary positions and a gated feed-forward layer.
+// A decoder with RMSNorm, rotary positions and gated feed-forward layers or mixtures of such experts.
 struct HfModelConfig {
   std::string model_type;  // of a family of hf_family.h
   int64_t vocab_size = 0, hidden_size = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, intermediate_size = 0;
@@ -23,6 +23,7 @@ struct HfModelConfig {
   double rope_theta = 10000, rms_norm_eps = 1e-6;
   RopeScaling rope = {};
   DecoderForm form = {};
+  DecoderExperts experts = {};
   bool qk_norm = false;               // per head, before the rotation
   bool tied = false;                  // the LM head shares the embedding's weights
   int64_t bos_id = -1, pad_id = -1;   // -1: none

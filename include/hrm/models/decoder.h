@@ -26,7 +26,11 @@ struct DecoderOptions {
   int64_t window = 0;        // a position attends to itself and window - 1 before it; 0: to all before it
   double rope_theta = 10000, eps = 1e-6;
   RopeScaling rope = {};
-  DecoderForm form = {};  // where blocks differ from those of Llama; not with cross or other feed-forward layers
+  DecoderForm form = {};        // where blocks differ from those of Llama; not with cross or other feed-forward layers
+  DecoderExperts experts = {};  // mixtures of experts in the layers that have() them; likewise
+  // The dtype of their weights from the start. Other than float32 only for a model whose experts are never trained,
+  // so that loading it takes half the memory.
+  at::ScalarType expert_dtype = at::kFloat;
   bool qk_norm = false;
   bool tied = true;                                  // the head shares the embedding's weight
   bool recompute = false;                            // activation checkpointing of every block

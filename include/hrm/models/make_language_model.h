@@ -35,6 +35,11 @@ std::shared_ptr<LanguageModel> make_language_model_outline(const config::Config&
 // The resolved options of the plain decoder (lm.arch=decoder), without its experts.
 DecoderOptions plain_decoder_options(const config::Config& config, const LanguageSizes& sizes);
 
+// The same with the experts as families of transformers have them, named as Mixtral's where there is no norm of q and
+// k. Without experts, or with ones that no family has (GELU, sigmoid scores, a capacity, a selection bias, shared
+// experts), as above.
+DecoderOptions family_decoder_options(const config::Config& config, const LanguageSizes& sizes);
+
 // Whether the prompt is a separate input (arch hrm) or precedes the response in one row (decoder).
 bool reads_prompts(const config::LmConfig& config);
 // Whether the blocks are those of the prototype HRM-LM (LayerNorm, sinusoidal positions, GELU).

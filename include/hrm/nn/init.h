@@ -21,7 +21,8 @@ at::Tensor trunc_normal_from_uniform(const at::Tensor& u, double std);
 // order.
 void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_view name);
 
-// Overwrites the float32 `parameter` as init_parameters() would for a parameter called `name`.
+// Overwrites `parameter` as init_parameters() would for a parameter called `name`. Values are drawn in float32 and, for
+// a frozen one of another dtype, rounded.
 void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name);
 
 // A module that initialises its own parameters (not those of its children) differently from init_parameters().

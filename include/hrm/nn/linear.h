@@ -36,6 +36,9 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   // (ops::linear_add).
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) const;
 
+  // Freezes the weight and stores it in this dtype, uninitialised.
+  void hold_frozen(at::ScalarType dtype);
+
   const at::Tensor& weight() const { return weight_; }
   const at::Tensor& bias() const { return bias_; }  // undefined without a bias
 

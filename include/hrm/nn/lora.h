@@ -58,12 +58,16 @@ struct LoraPart {
 struct AdaptableLinear {
   std::shared_ptr<Linear> linear;
   std::vector<LoraPart> parts;
+  // Parts of one expert; 0: the layer has no experts. The parts of all experts are alike, and so are their targets.
+  int64_t expert_parts = 0;
 };
 // A module whose linear layers can have adapters.
 class HasAdaptableLinears {
  public:
   virtual ~HasAdaptableLinears() = default;
   virtual std::vector<AdaptableLinear> adaptable_linears() = 0;
+  // The module's path in the original model, where it is not that of ours.
+  virtual std::string adapted_path(const std::string& path) const { return path; }
 };
 
 // Which weights the layers of a model use.
@@ -134,6 +138,11 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   // Sets the magnitudes to the norms of the weight's rows, so that the adapter starts as the identity.
   void begin_dora(const at::Tensor& weight);
 
+  // For layers that compute the adapter themselves: lora_A, lora_B and which outputs the targets are.
+  const Linear& A() const { return *lora_A_; }
+  const Linear& B() const { return *lora_B_; }
+  const std::vector<ops::LoraSlice>& slices() const { return slices_; }
+
   // A (r, in) and B (rows, r) of each target, as views of the masters.
   struct Pair {
     std::string name;  // "q_proj"
@@ -172,7 +181,8 @@ class LoraSet {
  public:
   // Throws Error(usage), or Error(checkpoint) if the options have an origin, for:
   //    - a rank below 1, or dropout outside [0, 1)
-  //    - targets that match no layer (the error lists the valid ones)
+  //    - targets that match no layer (the error lists the valid ones), or only some experts of a layer
+  //    - dropout or DoRA on experts
   //    - modules_to_save that do not exist, are stored as NF4 or have an adapter
   LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device);
 

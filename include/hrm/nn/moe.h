@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "hrm/nn/feed_forward.h"
@@ -32,6 +33,11 @@ struct MoeOptions {
   double jitter = 0;
   int64_t jitter_seed = 0;
   int64_t shared_experts = 0;  // experts that see every token; computed as one expert of that many times the width
+  // Adapters see w1, w3 and w2 of block_sparse_moe.experts.N instead of gate_proj, up_proj and down_proj of
+  // mlp.experts.N.
+  bool mixtral_names = false;
+  // Of gate_up (or up) and down. Other than float32 these are frozen from the start, and never trained.
+  at::ScalarType dtype = at::kFloat;
 };
 
 // How evenly the picks of one layer are spread. On the device.
@@ -53,7 +59,7 @@ struct MoeLoad {
 //   router                                gate.weight
 // Their routers: Qwen3-MoE softmax with normalize (norm_topk_prob), OLMoE softmax without. Mixtral takes a softmax of
 // the picked logits alone, which is the softmax of all with normalize.
-class MoeFeedForward : public FeedForward, public HasStaleGradients {
+class MoeFeedForward : public FeedForward, public HasStaleGradients, public HasAdaptableLinears {
  public:
   // Throws Error(usage) for invalid options.
   MoeFeedForward(int64_t width, const MoeOptions& options, at::Device device);
@@ -68,6 +74,10 @@ class MoeFeedForward : public FeedForward, public HasStaleGradients {
 
   // The gradients of up, or gate_up, and down.
   std::vector<StaleGradient> stale_gradients() override;
+
+  // With SwiGLU and without shared experts: the projections of each expert. Otherwise none.
+  std::vector<AdaptableLinear> adaptable_linears() override;
+  std::string adapted_path(const std::string& path) const override;
 
   // The load of the picks counted since the last balance(). Does not synchronise.
   MoeLoad load() const;

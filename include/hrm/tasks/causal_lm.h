@@ -30,7 +30,8 @@ int64_t causal_positions(const config::Config& config, const HfModelConfig& fact
 // Builds the model, fills it from hf.model or draws it by run.seed (hf.weights), and adds its adapter, which starts
 // from lora.adapter. Frozen weights beside an adapter are kept only in the compute dtype; those of the blocks' linear
 // layers as hf.quantize says. Rows have causal_positions(), or `positions` if these are more and the model supports
-// them. Error(checkpoint) for files that do not fit the model, Error(usage) for contradicting values.
+// them. Error(checkpoint) for files that do not fit the model, Error(usage) for contradicting values, and for a model
+// that asks for a loss of its routers' load.
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions = 0);
 
 // The same for only reading and writing text: nothing is trained, and rows have `positions`. Without an adapter all
@@ -42,7 +43,8 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
 // with the shape that they stand for. Errors as of open_causal_lm().
 CausalLm outline_causal_lm(const config::Config& config);
 
-// Elements of the matrices that a token is multiplied with: of the linear layers and the head.
+// Elements of the matrices that a token is multiplied with: of the linear layers and the head, and of the experts that
+// it goes to.
 double matrix_elements(const CausalLm& lm);
 
 // Model, adapter and quantised base, a line each, for the start of the log.

@@ -52,17 +52,24 @@ bool unties(const config::LoraConfig& lora) {
 models::DecoderOptions configured_decoder(const config::Config& config, const HfModelConfig& facts, int64_t positions) {
   models::DecoderOptions options = checkpoint::decoder_options_of(facts, positions);
   options.recompute = config.hf.recompute;
-  if (config.hf.quantize == config::Quantization::nf4) options.weights = nn::WeightFormat::nf4;
+  if (config.hf.quantize == config::Quantization::nf4) {
+    require(options.experts.count == 0, ExitCode::usage, "hf.quantize = nf4 is for dense models, and '",
+            config.hf.model, "' (", facts.model_type,
+            ") has experts, which are kept only in the compute dtype; leave hf.quantize out");
+    options.weights = nn::WeightFormat::nf4;
+  }
   return options;
 }
 
-CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions) {
+// trains: all weights, which an adapter leaves as they are.
+CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions, bool trains) {
   CausalLm lm;
   const fs::path folder(config.hf.model);
   lm.facts = read_hf_config(folder);
   const bool untie = lm.facts.tied && unties(config.lora);
   if (untie) lm.facts.tied = false;
-  const models::DecoderOptions options = configured_decoder(config, lm.facts, positions);
+  models::DecoderOptions options = configured_decoder(config, lm.facts, positions);
+  if (!trains) options.expert_dtype = runtime.compute_dtype;
   lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
   if (config.hf.weights == config::HfWeights::random) {
     nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
@@ -87,7 +94,7 @@ nn::LoraOptions lora_options(const config::Config& config, const HfModelConfig& 
                           .seed = config.run.seed,
                           .dora = lora.dora,
                           .modules_to_save = split_list(lora.modules_to_save)};
-  if (facts.form.joined_weights) options.targets = joined_targets(options.targets);
+  options.targets = family_targets(facts.form, options.targets);
   std::string origin = "lora.targets";
   if (!lora.adapter.empty()) {
     // Where the targets are the adapter's own, its file is at fault for what is wrong with them.
@@ -126,9 +133,14 @@ void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm&
 
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
   const HfModelConfig facts = read_hf_config(config.hf.model);
+  require(
+      !facts.experts.load_loss, ExitCode::usage, "'", config.hf.model,
+      "/config.json' sets output_router_logits, which adds a loss of the routers' load to training; this program has "
+      "no such loss for models of transformers; set it to false there");
   const int64_t needed = causal_positions(config, facts);
   CausalLm lm =
-      open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)));
+      open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)),
+                           /*trains=*/config.lora.r == 0);
   if (config.lora.r > 0) add_adapter(config, runtime, lm);
   lm.model->build_parameters(runtime.compute_dtype);
   return lm;
@@ -138,7 +150,7 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
   require(config.hf.quantize == config::Quantization::none || config.lora.r > 0, ExitCode::usage,
           "hf.quantize = ", config.hf.quantize, " is for weights beside an adapter, and '", config.hf.model,
           "' is read without one; leave hf.quantize out");
-  CausalLm lm = open_without_adapter(config, runtime, positions);
+  CausalLm lm = open_without_adapter(config, runtime, positions, /*trains=*/false);
   if (config.lora.r == 0) {
     lm.model->build_frozen(runtime.compute_dtype);
   } else {
@@ -165,12 +177,16 @@ CausalLm outline_causal_lm(const config::Config& config) {
 }
 
 double matrix_elements(const CausalLm& lm) {
+  const DecoderExperts& experts = lm.facts.experts;
+  const double share = experts.count > 0 ? static_cast<double>(experts.top_k) / static_cast<double>(experts.count) : 1;
   double elements = 0;
   for (const auto& item : lm.model->named_parameters()) {
     const bool head = item.key().find("lm_head") != std::string::npos;
     const bool embedding = item.key().find("embed_tokens") != std::string::npos;
     if (item.value().dim() == 2 && (!embedding || lm.facts.tied) && !(head && lm.facts.tied)) {
-      elements += static_cast<double>(item.value().numel());
+      const bool expert =
+          item.key().find(".mlp.gate_up.") != std::string::npos || item.key().find(".mlp.down.") != std::string::npos;
+      elements += (expert ? share : 1) * static_cast<double>(item.value().numel());
     }
   }
   return elements;

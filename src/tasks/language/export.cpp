@@ -24,7 +24,7 @@ void write_language(const StoredModel& stored, const ExportRequest& request, con
   const models::LanguageSizes sizes = models::language_sizes(config.data, meta.vocab_size);
   if (request.to == "torchscript") return checkpoint::export_language_torchscript(config, sizes, named, request.out);
   models::DecoderOptions decoder;  // stays empty for a model that export_hf refuses
-  if (plain) decoder = models::plain_decoder_options(config, sizes);
+  if (plain) decoder = models::family_decoder_options(config, sizes);
   checkpoint::export_hf(decoder, named, hf_tokens(meta, tokenizer_of_checkpoint(meta, stored.folder)), request.out,
                         hf_format(request));
 }

@@ -41,7 +41,7 @@ bool use_products(const at::Tensor& a) {
 
 // out = a @ b^T times both inverse scales (+ out, if `accumulates`). False where the library refuses.
 bool scaled_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
-                     const at::Tensor& b_slot, bool accumulates, bool exact) {
+                    const at::Tensor& b_slot, bool accumulates, bool exact) {
   // The inverse scales that stand at addresses of whole 16 bytes.
   const cuda::GemmScales scales{a_slot.const_data_ptr<float>() + 4, b_slot.const_data_ptr<float>() + 4, exact};
   return cuda::scaled_gemm(out, a, b, accumulates, scales);
