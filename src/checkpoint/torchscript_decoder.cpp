@@ -26,6 +26,12 @@ DecoderExporter::Member DecoderExporter::frequencies() const {
 }
 
 Module DecoderExporter::feed_forward(const std::string& name) {
+  if (has_experts(name)) {
+    return object("Experts",
+                  {child("router", linear(name + ".router")), child("gate_up", linear(name + ".gate_up")),
+                   child("down", linear(name + ".down"))},
+                  experts_source(models::expert_options(options_), options_.width));
+  }
   require(has(name + ".gate_up_proj.weight"), ExitCode::usage, "the layers of '", name,
           "' have no form in TorchScript; use --to hf or safetensors");
   return swiglu(name, options_.form.gelu_gate ? Gate::gelu : Gate::silu);

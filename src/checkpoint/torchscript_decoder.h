@@ -37,7 +37,7 @@ class DecoderExporter : protected TorchscriptBuilder {
   // What a block computes behind attention, forward(x), and whether it has experts. Error(usage) for layers without a
   // form in TorchScript.
   virtual torch::jit::Module feed_forward(const std::string& name);
-  virtual bool has_experts(const std::string& /*name*/) const { return false; }
+  bool has_experts(const std::string& name) const { return has(name + ".router.weight"); }
 
  private:
   torch::jit::Module block(const std::string& name, StackKind kind, bool cross);

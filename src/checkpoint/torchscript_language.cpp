@@ -59,7 +59,6 @@ class LanguageExporter : DecoderExporter {
     if (options.bias_rate > 0) members.push_back(buffer("choice_bias", weight(name + ".choice_bias")));
     return object("Experts", members, experts_source(options, lm_.hidden_size));
   }
-  bool has_experts(const std::string& name) const override { return has(name + ".router.weight"); }
   Module feed_forward(const std::string& name) override { return has_experts(name) ? experts(name) : swiglu(name); }
 
   Module core() {

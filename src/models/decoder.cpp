@@ -29,6 +29,8 @@ nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
           .centred_norms = o.form.centred_norms};
 }
 
+}  // namespace
+
 // No loss of their load: in transformers it is only there on demand (output_router_logits).
 nn::MoeOptions expert_options(const DecoderOptions& o) {
   return {.experts = o.experts.count,
@@ -40,8 +42,6 @@ nn::MoeOptions expert_options(const DecoderOptions& o) {
           .mixtral_names = o.form.mixtral_names,
           .dtype = o.expert_dtype};
 }
-
-}  // namespace
 
 TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, bool cross,
                              const nn::FeedForwardFactory& feed_forward, at::Device device) {

@@ -13,6 +13,7 @@
 #include "hrm/nn/embedding.h"
 #include "hrm/nn/init.h"
 #include "hrm/nn/lm_head.h"
+#include "hrm/nn/moe.h"
 #include "hrm/nn/transformer_block.h"
 
 namespace hrm::models {
@@ -39,6 +40,9 @@ struct DecoderOptions {
 };
 // Replaces zeros by their defaults. Throws Error(usage) for contradictory values.
 DecoderOptions resolve(DecoderOptions options);
+
+// The mixtures of experts that `experts` describes.
+nn::MoeOptions expert_options(const DecoderOptions& options);
 
 using TransformerBlocks = std::vector<std::shared_ptr<nn::TransformerBlock>>;
 // Registers layers.0, layers.1, ... on `owner`: blocks with these resolved options. `feed_forward` creates the

@@ -120,12 +120,16 @@ inline Fp8LinearResult exact_fp8_linear(const Fp8LinearCase& c) {
   return {x.mm(w.t()), g.mm(w), g.t().mm(x) + 0.5};
 }
 
-// A share of the largest sum of magnitudes that tensor cores may lose, and a rounding of the result.
-inline void expect_product(const at::Tensor& ours, const at::Tensor& exact, double magnitude, const std::string& what) {
+// A sum of `terms` products, in tensor cores or (0 terms) outside: they add 32 products at a time to what has at least
+// 13 bits, and what has 13 bits leaves them every 128 terms. And a rounding of the result.
+inline void expect_product(const at::Tensor& ours, const at::Tensor& exact, int64_t terms, const std::string& what) {
   const at::Tensor flat = ours.reshape(exact.sizes()).to(at::kDouble);
-  const double lost = ours.is_cuda() ? 0x1p-12 * magnitude : 0x1p-20 * magnitude;
+  // A few standard deviations of such sums, of normal numbers: how large they are on the way.
+  const double size = 4 * exact.sub(exact.mean()).std(/*unbiased=*/false).item<double>();
+  const double steps = terms == 0 ? 4 : static_cast<double>(terms + 31) / 32;
+  const double lost = ours.is_cuda() ? 0x1p-13 * steps : 0x1p-20;
   const double subnormal = ours.scalar_type() == at::kHalf ? 0x1p-25 : 0;
-  const at::Tensor bound = exact.abs() * unit_roundoff(ours.scalar_type()) + lost + subnormal;
+  const at::Tensor bound = exact.abs() * (unit_roundoff(ours.scalar_type()) + lost) + lost * size + subnormal;
   EXPECT_TRUE((flat - exact).abs().le(bound).all().item<bool>())
       << what << ": " << describe_differences(flat.to(at::kFloat), exact.to(at::kFloat));
 }
@@ -135,11 +139,10 @@ inline void check_fp8_linear(int64_t rows, int64_t in, int64_t out, at::ScalarTy
   const std::string what = cat(dtype, e5m2 ? " e5m2 " : " e4m3 ", rows, " x ", in, " -> ", out);
   const Fp8LinearCase c = make_fp8_linear(rows, in, out, dtype, e5m2, device);
   const Fp8LinearResult ours = run_fp8_linear(c), exact = exact_fp8_linear(c);
-  // A few standard deviations of sums of products, of normal numbers.
-  const auto spread = [](const at::Tensor& t) { return t.std(/*unbiased=*/false).item<double>(); };
-  expect_product(ours.y, exact.y, 4 * spread(exact.y), what + ", y");
-  expect_product(ours.grad_x, exact.grad_x, 4 * spread(exact.grad_x), what + ", gradient of x");
-  expect_product(ours.grad_weight, exact.grad_weight, 4 * spread(exact.grad_weight) + 1, what + ", gradient of weight");
+  const auto fast = [](int64_t terms) { return terms > 2048 ? 0 : terms; };
+  expect_product(ours.y, exact.y, fast(in), what + ", y");
+  expect_product(ours.grad_x, exact.grad_x, fast(out), what + ", gradient of x");
+  expect_product(ours.grad_weight, exact.grad_weight, 0, what + ", gradient of weight");
   // Against the layer without quantisation: what 8 bits lose.
   const at::Tensor y = c.x.to(at::kDouble).mm(c.master.to(at::kDouble).t());
   const double error = (ours.y.to(at::kDouble) - y).norm().item<double>() / y.norm().item<double>();

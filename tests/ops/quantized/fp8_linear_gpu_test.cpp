@@ -33,7 +33,8 @@ TEST(Fp8LinearGpu, ThreeProductsOfWhatTheValuesStandFor) {
   }
 }
 
-// Sums whose terms cancel in order: what tensor cores keep of a long sum shows at the end.
+// Behind 64 large terms of a sum, tensor cores lose small ones: 64 of them in the first 128 terms, and all 16,320 if
+// the sum did not leave them on the way.
 TEST(Fp8LinearGpu, LongSumsAreExact) {
   HRM_NEEDS_GPU();
   constexpr int64_t kTerms = 16384;
@@ -43,11 +44,11 @@ TEST(Fp8LinearGpu, LongSumsAreExact) {
   const at::Tensor left = a.to(at::kFloat8_e4m3fn), right = b.to(at::kFloat8_e4m3fn);
   const double want = 64 * 448 + kTerms - 64;
   const at::Tensor product = fp8_product(left, right, slot, slot, at::kFloat);
-  EXPECT_LE((product - want).abs().max().item<double>(), 16);
+  EXPECT_LE((product - want).abs().max().item<double>(), 100);
   const at::Tensor grad = at::zeros({16, 16}, a.options());
   fp8_accumulate_(grad, left, right, slot, slot);
   fp8_accumulate_(grad, left, right, slot, slot);
-  EXPECT_LE((grad - 2 * want).abs().max().item<double>(), 32);
+  EXPECT_LE((grad - 2 * want).abs().max().item<double>(), 200);
 }
 
 TEST(Fp8LinearGpu, CapturedEqualsEager) {
