@@ -20,7 +20,7 @@ namespace hrm::ops {
 
 constexpr int64_t kMoeTile = 128;
 
-// The picks plus the worst-case padding of each expert to whole tiles; a multiple of kMoeTile.
+// The picks plus the worst-case padding to whole tiles of each expert that can have one; a multiple of kMoeTile.
 int64_t moe_rows(int64_t tokens, int64_t top_k, int64_t experts);
 
 enum class MoeScore { softmax, sigmoid };

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear.h"
@@ -14,7 +16,9 @@
 namespace hrm::ops {
 
 int64_t moe_rows(int64_t tokens, int64_t top_k, int64_t experts) {
-  return (tokens * top_k + experts * (kMoeTile - 1)) / kMoeTile * kMoeTile;
+  // Only experts with a pick have rows.
+  const int64_t picks = tokens * top_k;
+  return (picks + std::min(experts, picks) * (kMoeTile - 1)) / kMoeTile * kMoeTile;
 }
 
 // ---- Checks ----

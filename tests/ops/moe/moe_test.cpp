@@ -7,6 +7,19 @@ namespace {
 
 using namespace testing;  // NOLINT
 
+// A decoding step has fewer picks than a model has experts.
+TEST(Moe, RowsOfFewPicks) {
+  EXPECT_EQ(moe_rows(1, 8, 128), 8 * kMoeTile);
+  EXPECT_EQ(moe_rows(1000, 2, 4), (2000 + 4 * (kMoeTile - 1)) / kMoeTile * kMoeTile);
+  EXPECT_EQ(moe_rows(0, 2, 4), 0);
+  const at::Tensor ids = at::tensor({127, 3, 5, 90}, at::kInt).view({2, 2});
+  expect_good_plan(ids, 128);
+  expect_good_moe(make_moe(2, 16, 8, 128, 2, at::kFloat, at::kCPU), "two tokens, 128 experts");
+  const MoeResult nothing = run_moe(make_moe(0, 16, 8, 4, 2, at::kFloat, at::kCPU));
+  EXPECT_EQ(nothing.out.sizes(), (std::vector<int64_t>{0, 16}));
+  EXPECT_TRUE(nothing.grad_up.eq(0.5).all().item<bool>());
+}
+
 TEST(Moe, AsGoodAsOneExpertAfterTheOther) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const ExpertActivation activation : kActivations) {

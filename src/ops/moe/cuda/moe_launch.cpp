@@ -63,7 +63,7 @@ at::Tensor moe_linear_portable_cuda(const at::Tensor& rows, const at::Tensor& we
 at::Tensor linear_without_tiles(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                                 const at::Tensor& starts, bool transposed) {
   const int major = cuda::sm90::current_device_attribute(cudaDevAttrComputeCapabilityMajor);
-  if ((major == 9 || major == 10) && composed::can_group(rows, weight)) {
+  if ((major == 9 || major == 10) && rows.size(0) > 0 && composed::can_group(rows, weight)) {
     return composed::moe_linear(rows, weight, tile_experts, starts, transposed, /*may_group=*/true);
   }
   return moe_linear_portable_cuda(rows, weight, tile_experts, starts, transposed);
