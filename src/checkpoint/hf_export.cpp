@@ -180,8 +180,8 @@ HfModel hf_model(const models::DecoderOptions& options, const NamedTensors& weig
                  at::ScalarType dtype, const std::string& model_type) {
   require(dtype == at::kFloat || dtype == at::kBFloat16, ExitCode::usage,
           "a folder for transformers holds float32 or bfloat16, not ", at::toString(dtype));
+  check_kind(weights, options.experts.count > 0);
   const models::DecoderOptions o = models::resolve(options);
-  check_kind(weights, o.experts.count > 0);
   const HfFamily& family = family_of(o, model_type);
   Json config = {{"architectures", {family.architecture}},
                  {"model_type", family.model_type},

@@ -8,6 +8,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/ops/moe.h"
 #include "hrm/tasks/polychromic_answers.h"
 #include "hrm/tasks/polychromic_metrics.h"
 #include "hrm/tasks/polychromic_rewards.h"
@@ -38,6 +39,9 @@ PlannedLinear* linear_of(PlannedLayer& layer, const std::string& name) {
   if (name.starts_with("self_attn.o_proj.")) return &layer.o;
   if (name.starts_with("mlp.gate_up_proj.")) return &layer.gate_up;
   if (name.starts_with("mlp.down_proj.")) return &layer.down;
+  if (name.starts_with("mlp.gate_up.")) return &layer.gate_up;
+  if (name.starts_with("mlp.down.")) return &layer.down;
+  if (name == "mlp.router.weight") return &layer.router;
   return nullptr;
 }
 
@@ -156,13 +160,16 @@ void CausalPlan::read_layers(const CausalLm& lm) {
     PlannedLinear* const linear = linear_of(layers_[static_cast<size_t>(index)], rest);
     require(linear != nullptr, ExitCode::usage, "plan does not know the layer '", name, "' of '", facts_.model_type,
             "'; 'hrm_train bench step' measures a step of it");
+    // The weights of all experts stand one below the other.
+    const bool stacked = rest.starts_with("mlp.gate_up.") || rest.starts_with("mlp.down.");
+    const int64_t rows = tensor.size(0) / (stacked ? facts_.experts.count : 1);
     if (rest.ends_with("lora_A.weight")) {
-      linear->targets = number(tensor.size(0) / lm.lora->options().rank);
+      linear->targets = number(rows / lm.lora->options().rank);
     } else if (rest.ends_with("lora_B.weight")) {
-      linear->adapted = number(tensor.size(0));
+      linear->adapted = number(rows);
     } else {
       linear->in = number(tensor.size(1));
-      linear->out = number(tensor.size(0));
+      linear->out = number(rows);
       linear->trained = tensor.requires_grad();
     }
   }
@@ -173,20 +180,33 @@ void CausalPlan::read_layers(const CausalLm& lm) {
   }
   if (nf4_values_ > 0) return;
   for (const PlannedLayer& layer : layers_) {
-    for (const PlannedLinear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+    const double copies = layer.has_experts() ? number(facts_.experts.count) : 1;
+    for (const PlannedLinear* linear : {&layer.qkv, &layer.o}) {
       if (linear->targets > 0) merged_values_ += linear->in * linear->out;
+    }
+    for (const PlannedLinear* linear : {&layer.gate_up, &layer.down}) {
+      if (linear->targets > 0) merged_values_ += copies * linear->in * linear->out;
     }
   }
 }
 
 double CausalPlan::block_values() const {
+  return read_values(1);
+}
+
+double CausalPlan::read_values(double tokens) const {
   double values = 0;
   for (const PlannedLayer& layer : layers_) {
-    for (const PlannedLinear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      values += linear->in * linear->out;
-    }
+    const double read =
+        layer.has_experts() ? std::min(number(facts_.experts.count), tokens * number(facts_.experts.top_k)) : 1;
+    for (const PlannedLinear* linear : {&layer.qkv, &layer.o, &layer.router}) values += linear->in * linear->out;
+    for (const PlannedLinear* linear : {&layer.gate_up, &layer.down}) values += read * linear->in * linear->out;
   }
   return values;
+}
+
+double CausalPlan::expert_rows(double tokens) const {
+  return number(ops::moe_rows(static_cast<int64_t>(tokens), facts_.experts.top_k, facts_.experts.count));
 }
 
 ModelOutline CausalPlan::outline(const config::Config& config) const {
@@ -265,8 +285,8 @@ class CausalClock {
     part += share_ * ms;
     if (is_backward) backward += share_ * ms;
   }
-  void product(double rows, double in, double out, double times, bool is_backward) {
-    const double bytes = size_ * (rows * (in + out) + in * out);
+  void product(double rows, double in, double out, double times, bool is_backward, double copies = 1) {
+    const double bytes = size_ * (rows * (in + out) + copies * in * out);
     const double flops = 2 * slowdown_ * rows * in * out;
     note(products, times * std::max(kLeastMs, clock_.slower(flops, kProductShare, bytes)), is_backward);
   }
@@ -274,9 +294,10 @@ class CausalClock {
     note(others, times * std::max(kLeastMs, clock_.moved(bytes)), is_backward);
   }
 
-  void linear(const PlannedLinear& layer, double rows, bool is_backward, bool as_forward) {
+  // copies: of the weight, each for some of the rows.
+  void linear(const PlannedLinear& layer, double rows, bool is_backward, bool as_forward, double copies = 1) {
     const bool second = is_backward && !as_forward;
-    product(rows, layer.in, layer.out, second && layer.trained ? 2 : 1, is_backward);
+    product(rows, layer.in, layer.out, second && layer.trained ? 2 : 1, is_backward, copies);
     if (model_.nf4_values() > 0) move((kNf4Bytes + size_) * layer.in * layer.out, 1, is_backward);
     if (layer.targets == 0) return;
     // Forward: the input is read, the output read and written. Backward: the output's gradient is read twice, the
@@ -293,8 +314,12 @@ class CausalClock {
     const double n = pass.tokens, factor = is_backward && !as_forward ? 2 : 1;
     linear(layer.qkv, n, is_backward, as_forward);
     linear(layer.o, n, is_backward, as_forward);
-    linear(layer.gate_up, n, is_backward, as_forward);
-    linear(layer.down, n, is_backward, as_forward);
+    if (layer.has_experts()) {
+      experts(layer, n, factor, is_backward, as_forward);
+    } else {
+      linear(layer.gate_up, n, is_backward, as_forward);
+      linear(layer.down, n, is_backward, as_forward);
+    }
     attend(pass.rows, pass.length, factor, is_backward);
     attend(pass.answer_rows, pass.answer_length, factor, is_backward);
     const double qk = n * number((f.heads + f.kv_heads) * f.head_dim) * size_, unit = n * width_ * size_;
@@ -304,7 +329,20 @@ class CausalClock {
     // Adapters, biases and other gates take the gate out of the products.
     const bool fused = size_ < 4 && in_.gpu.capability == 90 && !f.form.gelu_gate && layer.gate_up.targets == 0 &&
                        layer.down.targets == 0 && model_.nf4_values() == 0;
-    if (!fused) move(3 * n * layer.down.in * size_, factor, is_backward);
+    const double rows = layer.has_experts() ? n * number(f.experts.top_k) : n;
+    if (!fused) move(3 * rows * layer.down.in * size_, factor, is_backward);
+  }
+
+  // As the plan of language models: router, gate and plan, rows together and apart, gates and ups.
+  void experts(const PlannedLayer& layer, double n, double factor, bool is_backward, bool as_forward) {
+    const DecoderExperts& e = model_.facts().experts;
+    const double rows = n * number(e.top_k), used = std::min(number(e.count), rows);
+    linear(layer.router, n, is_backward, as_forward);
+    linear(layer.gate_up, rows, is_backward, as_forward, used);
+    linear(layer.down, rows, is_backward, as_forward, used);
+    move(n * number(e.count) * 8, 4, is_backward);
+    move((rows + n) * width_ * size_, 2, is_backward);
+    move(2 * rows * layer.down.in * size_, factor, is_backward);
   }
 
   void attend(double rows, double length, double factor, bool is_backward) {
@@ -343,12 +381,12 @@ SampledTimes sampled_times(const PlanInput& in, const CausalPlan& model, const P
   t.merge = clock.moved(2 * size * model.merged_values());
   const double P = number(model.prompts().mean);
   const double attention = 4 * prompts * P * P / 2 * number(f.heads * f.head_dim * f.layers);
-  t.prefill =
-      clock.slower(2 * slowdown * prompts * P * model.block_values(), kProductShare, size * model.block_values()) +
-      clock.slower(slowdown * attention, kCausalShare, 0);
+  t.prefill = clock.slower(2 * slowdown * prompts * P * model.block_values(), kProductShare,
+                           size * model.read_values(prompts * P)) +
+              clock.slower(slowdown * attention, kCausalShare, 0);
   // Every token reads all weights once for the batch, and each row's keys and values so far.
   const double weights =
-      size * (model.block_values() + head) + (model.nf4_values() > 0 ? (kNf4Bytes + size) * model.nf4_values() : 0);
+      size * (model.read_values(batch) + head) + (model.nf4_values() > 0 ? (kNf4Bytes + size) * model.nf4_values() : 0);
   const double held = P + number(plan.tokens(kind)) / 2;
   const double keys = f.window > 0 ? std::min(held, number(f.window)) : held;
   const double cache = size * batch * keys * number(2 * f.layers * f.kv_heads * f.head_dim);

@@ -23,9 +23,14 @@ struct PlannedLinear {
   bool trained = false;             // the weight itself
   bool keeps_input() const { return trained || targets > 0; }
 };
+// With experts, gate_up and down are those of one of them.
 struct PlannedLayer {
   PlannedLinear qkv, o, gate_up, down;
-  bool trains() const { return qkv.keeps_input() || o.keeps_input() || gate_up.keeps_input() || down.keeps_input(); }
+  PlannedLinear router;
+  bool has_experts() const { return router.out > 0; }
+  bool trains() const {
+    return qkv.keeps_input() || o.keeps_input() || gate_up.keeps_input() || down.keeps_input() || router.keeps_input();
+  }
 };
 
 // Tokens of the prompts that are answered; both 0 where nothing is sampled.
@@ -84,6 +89,10 @@ class CausalPlan : public ModelPlan {
   double nf4_values() const { return nf4_values_; }
   // Values of the matrices that a token is multiplied with, without the head.
   double block_values() const;
+  // Values of those that so many tokens read together: of experts, the ones that some token goes to.
+  double read_values(double tokens) const;
+  // Rows of the experts' products for so many tokens, padding included.
+  double expert_rows(double tokens) const;
 
   std::string name() const override { return name_; }
   int64_t positions() const override { return positions_; }

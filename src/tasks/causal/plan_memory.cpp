@@ -41,7 +41,13 @@ class CausalBlock {
     } else if (layer.o.keeps_input()) {
       m.mixing = n * layer.o.in * size_ + of(layer.o) + unit + (behind ? unit + rstd : 0);
     }
-    if (begun || layer.qkv.keeps_input() || layer.o.keeps_input()) {
+    if (layer.has_experts()) {
+      const bool needed = begun || layer.qkv.keeps_input() || layer.o.keeps_input();
+      if (needed || layer.trains()) {
+        m.feed_forward =
+            experts(layer) + (needed ? rstd : 0) + (layer.router.trained ? unit : 0) + (behind ? unit + rstd : 0);
+      }
+    } else if (begun || layer.qkv.keeps_input() || layer.o.keeps_input()) {
       const bool kept = behind || layer.gate_up.keeps_input() || !general(layer);
       m.feed_forward = (kept ? unit : 0) + rstd + gated(layer) + of(layer.gate_up) + of(layer.down);
     } else if (layer.gate_up.keeps_input()) {
@@ -52,13 +58,16 @@ class CausalBlock {
     m.output = begun || layer.trains() ? unit : 0;
     m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_;
     m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit);
+    if (layer.has_experts()) m.backward_feed_forward = unit + experts_backward(layer);
     return m;
   }
 
   // Temporaries of a pass that is not recorded, without the residual stream.
   double plain(const PlannedLayer& layer) const {
     const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_;
-    return unit + std::max(3 * n * layer.down.in * size_,
+    const double rows = layer.has_experts() ? model_.expert_rows(n) : n;
+    const double of_rows = layer.has_experts() ? 2 * rows * number(facts_.hidden_size) * size_ : 0;
+    return unit + std::max(3 * rows * layer.down.in * size_ + of_rows,
                            (pass_.shared ? 2 : 1) * n * layer.qkv.out * size_ + n * layer.o.in * size_);
   }
 
@@ -70,6 +79,20 @@ class CausalBlock {
     if (layer.targets == 0) return 0;
     const double values = layer.targets * rank() + (in_.config.lora.dora ? layer.adapted : 0);
     return pass_.tokens * values * size_;
+  }
+
+  // ops/moe/moe_autograd.cpp and nn/moe_lora.cpp: scores, weights, the plan; of each row what goes in, gates and ups,
+  // what is between, the result, and what adapters keep.
+  double experts(const PlannedLayer& layer) const {
+    const double rows = model_.expert_rows(pass_.tokens), wide = number(facts_.hidden_size);
+    const double adapters = (layer.gate_up.targets + layer.down.targets) * rank();
+    return pass_.tokens * kWide * (layer.router.out + 3 * number(facts_.experts.top_k)) +
+           rows * ((2 * wide + 3 * layer.down.in + adapters) * size_ + kWide);
+  }
+  // Gradients of the rows' results, of gates and ups, and of what goes in or what is between.
+  double experts_backward(const PlannedLayer& layer) const {
+    const double rows = model_.expert_rows(pass_.tokens), wide = number(facts_.hidden_size), act = layer.down.in;
+    return rows * (wide + 2 * act + std::max(wide, is_fused(layer) ? 0 : act)) * size_;
   }
 
   double attention(const PlannedLayer& layer) const {
