@@ -144,8 +144,13 @@ void CausalPlan::read_layers(const CausalLm& lm) {
   std::map<std::string, at::Tensor> parameters;
   for (const auto& item : lm.model->named_parameters()) parameters[item.key()] = item.value();
   for (const auto& [name, tensor] : parameters) {
-    if (tensor.scalar_type() != at::kFloat) largest_frozen_ = std::max(largest_frozen_, number(tensor.numel()));
     const auto [index, rest] = in_layer(name);
+    const bool of_experts = rest == "mlp.gate_up.weight" || rest == "mlp.down.weight";
+    if (of_experts && !tensor.requires_grad()) {
+      frozen_experts_ += number(tensor.numel());
+    } else if (tensor.scalar_type() != at::kFloat) {
+      largest_frozen_ = std::max(largest_frozen_, number(tensor.numel()));
+    }
     if (index < 0) {
       const bool head = name.ends_with("lm_head.weight") || (facts_.tied && name.ends_with("embed_tokens.weight"));
       if (head) trains_head_ = trains_head_ || tensor.requires_grad();

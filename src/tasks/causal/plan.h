@@ -84,6 +84,8 @@ class CausalPlan : public ModelPlan {
   double merged_values() const { return merged_values_; }
   // Values of the largest weight that is frozen and has another dtype when it is read; 0: there is none.
   double largest_frozen() const { return largest_frozen_; }
+  // Values of frozen experts, which have their dtype from the start.
+  double frozen_experts() const { return frozen_experts_; }
   // Values of the largest layer that is stored as NF4, and of all of them.
   double largest_nf4() const { return largest_nf4_; }
   double nf4_values() const { return nf4_values_; }
@@ -114,7 +116,7 @@ class CausalPlan : public ModelPlan {
   std::vector<PlannedLayer> layers_;
   int64_t positions_ = 0, cache_positions_ = 0;
   bool trains_head_ = false, trains_embedding_ = false;
-  double merged_values_ = 0, largest_frozen_ = 0, largest_nf4_ = 0, nf4_values_ = 0;
+  double merged_values_ = 0, largest_frozen_ = 0, frozen_experts_ = 0, largest_nf4_ = 0, nf4_values_ = 0;
   double matrix_elements_ = 0;
 };
 const CausalPlan& causal_plan(const PlanInput& in);
