@@ -200,7 +200,10 @@ TEST_P(PlanGpuCausal, IsWithinATenthOfTheMeasuredPeak) {
   std::ofstream(folder / "config.json") << R"({"model_type": ")" << GetParam().file << R"(", "vocab_size": 32000,
       "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16,
       "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 2048, "eos_token_id": 1, "bos_token_id": 2,
-      "tie_word_embeddings": true})";
+      "tie_word_embeddings": true)"
+                                        << (GetParam().file == "qwen3_moe" ? R"(, "num_experts": 16,
+      "num_experts_per_tok": 4, "moe_intermediate_size": 512, "norm_topk_prob": true})"
+                                                                           : "}");
   std::vector<std::string> overrides{"hf.model=" + folder.string(),
                                      "chat.max_length=513",
                                      "chat.buckets=1",
@@ -225,6 +228,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Recipe{"Recompute", "llama", {"polychromic.objective=none", "hf.recompute=true"}},
                       Recipe{"Whole", "llama", {"polychromic.objective=none", "lora.r=0"}},
                       Recipe{"Gelu", "gemma", {"polychromic.objective=none", "lora.r=0"}},
+                      Recipe{"Experts", "qwen3_moe", {"polychromic.objective=none"}},
                       Recipe{"Completions", "qwen3", {}},
                       Recipe{"Apart", "qwen3", {"polychromic.share_prompts=answers"}},
                       Recipe{"Rewards",

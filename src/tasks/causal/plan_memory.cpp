@@ -366,8 +366,8 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
   // Weights are read in fp32 before those that are frozen get the compute dtype, one after the other; not experts.
   double needed = -before;
   for (const PlanItem& item : memory.items) needed += item.value;
-  const double masters = kWide * (number(in.parameters + in.frozen_parameters) - nf4_values_ - frozen_experts_) +
-                         size * frozen_experts_;
+  const double masters =
+      kWide * (number(in.parameters + in.frozen_parameters) - nf4_values_ - frozen_experts_) + size * frozen_experts_;
   const double loading = masters + kNf4Bytes * nf4_values_ + size * largest_frozen_;
   if (in.frozen_parameters > 0 && loading > before + needed) {
     memory.add("loading", loading - before - needed, "weights in fp32, before frozen ones get the compute dtype");
