@@ -323,8 +323,7 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
     rows = number(std::min(most, generation_bucket(plan.most_samples())));
     memory.add("merged weights", size * merged_values_, "a copy with the adapter, for sampling");
     const int64_t places = facts_.window > 0 ? std::min(facts_.window, cache_positions_) : cache_positions_;
-    memory.add("keys and values",
-               rows * number(places * 2 * facts_.layers * facts_.kv_heads * facts_.head_dim) * size,
+    memory.add("keys and values", rows * number(places * 2 * facts_.layers * facts_.kv_heads * facts_.head_dim) * size,
                cat("a cache of ", rows, " rows of ", places, " positions"));
     const bool half = config.precision.compute == config::ComputePrecision::fp16;
     memory.add("sentence encoder", (half ? kWide : size) * encoder_.parameters, "its weights");
