@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "hrm/base/error.h"
@@ -27,6 +28,13 @@ nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
           .weights = o.weights,
           .norms_behind = o.form.norms_behind,
           .centred_norms = o.form.centred_norms};
+}
+
+// Which position each place of a cache gets from rows of these lengths (B): the last one of its remainder, and any one
+// where the row has none. (B, places)
+at::Tensor last_positions(const at::Tensor& lengths, int64_t places) {
+  const at::Tensor last = lengths.unsqueeze(1) - 1;
+  return (last - (last - at::arange(places, lengths.options())).remainder(places)).clamp_min_(0);
 }
 
 }  // namespace
@@ -142,14 +150,14 @@ at::Tensor Decoder::embed(const at::Tensor& ids, at::ScalarType dtype) const {
   return h * at::scalar_tensor(factor, at::kFloat).to(dtype).item<double>();
 }
 
-at::Tensor Decoder::run(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents,
-                        const at::Tensor& prefix, const std::vector<nn::LayerCache>& memory, DecodeCache* cache) {
+at::Tensor Decoder::run(const at::Tensor& ids, at::ScalarType dtype, nn::AttentionPass pass, const at::Tensor& prefix,
+                        const std::vector<nn::LayerCache>& memory, DecodeCache* cache) {
   at::Tensor h = embed(ids, dtype);
   const int64_t P = prefix.defined() ? prefix.size(1) : 0, length = P + ids.size(1);
   if (P > 0) h = at::cat({prefix, h}, 1);
   check_length(length);
-  const nn::AttentionPass pass{.rotary = rotary_rows(length),
-                               .mask = nn::causal_mask(length, options_.window, documents, ids.device())};
+  pass.rotary = rotary_rows(length);
+  pass.mask = ops::plain_mask(length, pass.spans, ids.device());
   for (size_t i = 0; i < layers_.size(); ++i) {
     h = layers_[i]->forward(h, pass, cross_ ? &memory[i] : nullptr, cache != nullptr ? &cache->layers[i] : nullptr);
   }
@@ -157,18 +165,21 @@ at::Tensor Decoder::run(const at::Tensor& ids, at::ScalarType dtype, const at::T
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents,
-                            const at::Tensor& prefix, const at::Tensor& memory) {
+                            const at::Tensor& prefix, const at::Tensor& memory, int64_t most_documents) {
   require(!documents.defined() || !prefix.defined(), ExitCode::unexpected,
           "a row with a prefix cannot hold several documents");
-  return run(ids, dtype, documents, prefix, project_memory(memory), nullptr);
+  const nn::AttentionPass pass{.spans = ops::attention_spans(documents, most_documents, options_.window)};
+  return run(ids, dtype, pass, prefix, project_memory(memory), nullptr);
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const nn::SharedTokens& shared) {
   require(!cross_ && ids.dim() == 2 && ids.size(0) == 1, ExitCode::unexpected,
           "prefix sharing needs ids of shape (1, U) and a decoder without cross-attention");
   check_length(shared.longest());
+  const ops::AttentionSpans spans{.window = options_.window};
   const nn::AttentionPass pass{.rotary = rotary_rows(shared.longest()),
-                               .mask = nn::causal_mask(shared.longest(), options_.window, {}, ids.device()),
+                               .mask = ops::plain_mask(shared.longest(), spans, ids.device()),
+                               .spans = spans,
                                .shared = shared};
   at::Tensor h = embed(ids, dtype);
   for (const auto& layer : layers_) h = layer->forward(h, pass);
@@ -179,9 +190,11 @@ DecodeCache Decoder::make_cache(int64_t rows, int64_t capacity, at::ScalarType d
   require(capacity <= options_.positions, ExitCode::usage, "a cache of ", capacity, " positions is longer than the ",
           options_.positions, " that the model was built for; use a smaller capacity");
   const at::Device device = norm_->parameters().front().device();
+  const int64_t places = options_.window > 0 ? std::min(capacity, options_.window) : capacity;
   DecodeCache cache;
+  cache.capacity = capacity;
   const auto zeros = [&] {
-    return at::zeros({rows, options_.kv_heads, capacity, options_.head_dim}, at::device(device).dtype(dtype));
+    return at::zeros({rows, options_.kv_heads, places, options_.head_dim}, at::device(device).dtype(dtype));
   };
   for (size_t i = 0; i < layers_.size(); ++i) cache.layers.push_back({zeros(), zeros()});
   cache.lengths = at::zeros({rows}, at::device(device).dtype(at::kLong));
@@ -191,18 +204,20 @@ DecodeCache Decoder::make_cache(int64_t rows, int64_t capacity, at::ScalarType d
 at::Tensor Decoder::prefill(const at::Tensor& ids, const at::Tensor& lengths, at::ScalarType dtype, DecodeCache& cache,
                             const at::Tensor& prefix, const at::Tensor& memory) {
   const at::NoGradGuard no_grad;
-  const int64_t P = prefix.defined() ? prefix.size(1) : 0, capacity = cache.layers.front().keys.size(2);
-  require(P + ids.size(1) <= capacity, ExitCode::usage, "a prompt of ", P + ids.size(1),
-          " positions does not fit into a cache of ", capacity);
-  cache.memory = project_memory(memory);
-  at::Tensor hidden = run(ids, dtype, {}, prefix, cache.memory, &cache);
+  const int64_t P = prefix.defined() ? prefix.size(1) : 0, places = cache.layers.front().keys.size(2);
+  require(P + ids.size(1) <= cache.capacity, ExitCode::usage, "a prompt of ", P + ids.size(1),
+          " positions does not fit into a cache of ", cache.capacity);
   cache.lengths.copy_(lengths + P);
+  nn::AttentionPass pass{.spans = {.window = options_.window}};
+  if (P + ids.size(1) > places) pass.cached = last_positions(cache.lengths, places);
+  cache.memory = project_memory(memory);
+  const at::Tensor hidden = run(ids, dtype, pass, prefix, cache.memory, &cache);
   return hidden;
 }
 
 at::Tensor Decoder::step(const at::Tensor& ids, at::ScalarType dtype, DecodeCache& cache) {
   const at::NoGradGuard no_grad;
-  const nn::AttentionPass pass{.rotary = rotary_, .place = cache.lengths, .window = options_.window};
+  const nn::AttentionPass pass{.rotary = rotary_, .spans = {.window = options_.window}, .place = cache.lengths};
   nn::StepRows h{embed(ids.unsqueeze(1), dtype)};
   for (size_t i = 0; i < layers_.size(); ++i) {
     const nn::TransformerBlock* const next = i + 1 < layers_.size() ? layers_[i + 1].get() : nullptr;

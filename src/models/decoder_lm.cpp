@@ -27,7 +27,8 @@ LanguageOutput DecoderLm::forward(const LanguageInputs& inputs) {
     require(!inputs.documents.defined(), ExitCode::unexpected, "prefix sharing supports only one document per row");
     out.hidden = model_->forward(inputs.ids, compute_dtype(), inputs.shared);
   } else {
-    out.hidden = model_->forward(inputs.ids, compute_dtype(), inputs.documents);
+    out.hidden = model_->forward(inputs.ids, compute_dtype(), inputs.documents, /*prefix=*/{}, /*memory=*/{},
+                                 inputs.most_documents);
   }
   out.auxiliary = nn::take_auxiliary_losses(*this);
   return out;

@@ -43,24 +43,21 @@ at::Tensor split_heads(const at::Tensor& t, int64_t head_dim) {
   return t.unflatten(-1, {t.size(-1) / head_dim, head_dim});
 }
 
-void write_cache(const LayerCache& cache, const at::Tensor& k, const at::Tensor& v) {
+// k and v: (B, Hkv, T, hd)
+void write_cache(const LayerCache& cache, const at::Tensor& k, const at::Tensor& v, const at::Tensor& cached) {
   const at::NoGradGuard no_grad;
-  cache.keys.narrow(2, 0, k.size(2)).copy_(k);
-  cache.values.narrow(2, 0, v.size(2)).copy_(v);
+  const auto write = [&](const at::Tensor& to, const at::Tensor& from) {
+    if (cached.defined()) {
+      to.copy_(from.gather(2, cached.unsqueeze(1).unsqueeze(3).expand(to.sizes())));
+    } else {
+      to.narrow(2, 0, from.size(2)).copy_(from);
+    }
+  };
+  write(cache.keys, k);
+  write(cache.values, v);
 }
 
 }  // namespace
-
-at::Tensor causal_mask(int64_t positions, int64_t window, const at::Tensor& documents, at::Device device) {
-  if (!documents.defined() && (window <= 0 || window >= positions)) return {};
-  const at::Tensor index = at::arange(positions, at::device(device).dtype(at::kLong));
-  const at::Tensor back = index.unsqueeze(1) - index;  // (T, T), distance back to the key
-  at::Tensor mask = back.ge(0);
-  if (window > 0) mask = mask.logical_and(back.lt(window));
-  if (!documents.defined()) return mask;
-  const at::Tensor same = documents.unsqueeze(2).eq(documents.unsqueeze(1));  // (B, T, T)
-  return same.logical_and(mask).unsqueeze(1);
-}
 
 at::Tensor rotate_pairs(const at::Tensor& x, const RotaryTable& rows) {
   return RotatePairs::apply(x, rows.cos, rows.sin);
@@ -108,7 +105,7 @@ at::Tensor CausalAttention::project(const at::Tensor& x) const {
 
 at::Tensor CausalAttention::step_mix(const at::Tensor& qkv, const AttentionPass& pass, const LayerCache& cache) const {
   ops::DecodeAttentionOptions options{
-      .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.window, .steady = true};
+      .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.spans.window, .steady = true};
   if (sizes_.qk_norm) {
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();
@@ -143,7 +140,10 @@ ops::QkvHeadOptions CausalAttention::head_options(const AttentionPass& pass) con
 // (B, T, Hq hd)
 at::Tensor CausalAttention::attend(const ops::QkvHeads& heads, const AttentionPass& pass, LayerCache* cache) const {
   const at::Tensor q = heads.q.transpose(1, 2), k = heads.k.transpose(1, 2), v = heads.v.transpose(1, 2);
-  if (cache != nullptr) write_cache(*cache, k, v);
+  if (cache != nullptr) write_cache(*cache, k, v, pass.cached);
+  if (!pass.mask.defined() && pass.spans.limit(heads.q.size(1))) {
+    return ops::masked_attention(heads.q, heads.k, heads.v, pass.spans).flatten(-2);
+  }
   const at::Tensor mixed = grouped_attention(q, k, v, pass.mask, pass.causal && !pass.mask.defined());
   return mixed.transpose(1, 2).flatten(-2);
 }
@@ -151,7 +151,7 @@ at::Tensor CausalAttention::attend(const ops::QkvHeads& heads, const AttentionPa
 // For rows of qkv that may be shorter than those of the pass.
 at::Tensor CausalAttention::attend(const at::Tensor& qkv, const AttentionPass& pass) const {
   const int64_t T = qkv.size(1);
-  AttentionPass part{.causal = pass.causal};
+  AttentionPass part{.causal = pass.causal, .spans = pass.spans};
   if (pass.rotary.cos.defined()) part.rotary = {pass.rotary.cos.narrow(0, 0, T), pass.rotary.sin.narrow(0, 0, T)};
   if (pass.mask.defined()) part.mask = pass.mask.narrow(-2, 0, T).narrow(-1, 0, T);
   const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};

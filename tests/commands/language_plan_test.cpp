@@ -228,8 +228,8 @@ TEST_P(LanguageProductsTest, AreThoseOfAStep) {
   EXPECT_GT(planned, least * counted);
 }
 
-// But for those whose products on a CPU are others: the scan of Mamba2 goes another way, attention with a mask computes
-// what the mask then hides, and what is computed again counts once.
+// But for those whose products on a CPU are others: the scan of Mamba2 goes another way, blocks of windows and
+// documents compute what they then hide, and what is computed again counts once.
 std::vector<PlanVariant> counted_variants() {
   const std::set<std::string> others{"window", "documents", "recompute", "mamba2"};
   std::vector<PlanVariant> counted;

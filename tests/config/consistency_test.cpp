@@ -437,6 +437,10 @@ TEST(Validate, WhatALanguageModelDoesNotReadIsRefused) {
        {"lm.arch=hrm", "objective.halting=1"}},
       {{"lm.arch=decoder", "moe.experts=4", "lm.inner=96"}, "lm.inner = 96", {"moe.every=2"}},
       {{"lm.arch=decoder", "moe.experts=4", "lm.inner=96"}, "lm.inner = 96", {"lm.arch=hrm"}},
+      {{"ops.attention=sdpa"}, "ops.attention = \"sdpa\" (command line) has no effect", {"lm.window=8"}},
+      {{"lm.arch=decoder", "data.encoder_len=0", "ops.attention=sdpa"},
+       "ops.attention = \"sdpa\"",
+       {"data.document_masks=true"}},
       {{"moe.top_k=1"}, "moe.top_k = 1", {"moe.experts=4"}},
       {{"moe.activation=swiglu"}, "moe.activation = \"swiglu\"", {"moe.experts=4"}},
   };

@@ -7,6 +7,7 @@
 #include "hrm/base/error.h"
 #include "hrm/models/decoder_lm.h"
 #include "hrm/models/hrm_lm.h"
+#include "hrm/ops/attention.h"
 
 namespace hrm::models {
 namespace {
@@ -101,9 +102,15 @@ void expect_decoding_is_exact(LanguageModel& model, LanguageInputs inputs, const
 TEST(Decoding, IsOnePassOverTheRow) {
   DecoderOptions options = small_decoder();
   expect_decoding_is_exact(*decoder_lm(options), {.ids = tokens({3, 11})}, "plain");
-  options.window = 3;
   options.tied = false;
-  expect_decoding_is_exact(*decoder_lm(options), {.ids = tokens({3, 11})}, "window");
+  for (const int64_t window : {1, 3, 5, 11, 40}) {
+    options.window = window;
+    const auto model = decoder_lm(options);
+    expect_decoding_is_exact(*model, {.ids = tokens({3, 11})}, cat("window ", window));
+    const DecodeCache cache = model->make_cache(2, 11);
+    EXPECT_EQ(cache.layers.front().keys.size(2), std::min<int64_t>(window, 11)) << "no more places than it needs";
+    EXPECT_EQ(cache.capacity, 11);
+  }
   for (const Bridge bridge : {Bridge::prefix, Bridge::cross_attention}) {
     for (const EncoderKind encoder : {EncoderKind::transformer, EncoderKind::mamba2}) {
       expect_decoding_is_exact(*hrm_lm(small_hrm(bridge, encoder)), hrm_inputs(3, 11),
@@ -185,6 +192,29 @@ TEST(DecoderLm, PackedRows) {
     const at::Tensor alone = model->forward({.ids = ids.narrow(1, first, count)}).hidden;
     EXPECT_TRUE(at::allclose(packed.narrow(1, first, count), alone, 1e-5, 1e-5)) << first;
     first += count;
+  }
+}
+
+// The kernels that skip what is hidden, and masks of all pairs.
+TEST(DecoderLm, MasksByBothWays) {
+  const auto compare = [](const DecoderOptions& options, const LanguageInputs& inputs, const std::string& what) {
+    const auto model = decoder_lm(options);
+    const Pass got = train_pass(*model, inputs);
+    ops::set_attention_backend(ops::AttentionBackend::sdpa);
+    const Pass want = train_pass(*model, inputs);
+    ops::set_attention_backend(ops::AttentionBackend::auto_);
+    EXPECT_GT(want.gradients.abs().max().item<double>(), 0);
+    EXPECT_TRUE(at::allclose(got.hidden, want.hidden, 1e-5, 1e-5)) << what;
+    EXPECT_TRUE(at::allclose(got.gradients, want.gradients, 1e-4, 1e-7)) << what;
+  };
+  const at::Tensor documents = at::tensor({0, 0, 0, 0, 1, 1, 1, 2, 2}, at::kInt).view({1, 9}).expand({2, 9});
+  for (const bool recompute : {false, true}) {
+    DecoderOptions options = small_decoder();
+    options.recompute = recompute;
+    compare(options, {.ids = tokens({2, 9}), .documents = documents, .most_documents = 3}, "documents");
+    options.window = 3;
+    compare(options, {.ids = tokens({2, 9})}, "window");
+    compare(options, {.ids = tokens({2, 9}), .documents = documents}, "both");
   }
 }
 

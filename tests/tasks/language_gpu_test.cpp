@@ -70,6 +70,11 @@ INSTANTIATE_TEST_SUITE_P(
                       LanguageGpuVariant{"packed",
                                          {"lm.arch=decoder", "data.train={text}", "data.encoder_len=0",
                                           "data.decoder_len=128", "data.document_masks=true"}},
+                      LanguageGpuVariant{"window", {"lm.arch=decoder", "lm.window=20", "lm.kv_heads=2"}},
+                      LanguageGpuVariant{"packed_window",
+                                         {"lm.arch=decoder", "data.train={text}", "data.encoder_len=0",
+                                          "data.decoder_len=128", "data.document_masks=true", "lm.window=40",
+                                          "lm.kv_heads=1", "train.micro_batch_size=4", "lm.recompute=true"}},
                       LanguageGpuVariant{"experts",
                                          {"moe.experts=8", "moe.inner=256", "moe.bias_rate=0.001", "moe.z_weight=0.001",
                                           "moe.jitter=0.01", "moe.shared_experts=1"}},
@@ -89,9 +94,10 @@ INSTANTIATE_TEST_SUITE_P(
 // The first steps in float32: what differs is the order of sums.
 TEST(LanguageGpu, LosesWhatTheCpuLoses) {
   HRM_NEEDS_GPU();
-  for (const Overrides& kind : {Overrides{}, Overrides{"lm.arch=decoder"}, Overrides{"lm.encoder=mamba2"},
-                                Overrides{"moe.experts=4", "moe.inner=256", "moe.jitter=0.1"},
-                                Overrides{"moe.experts=4", "moe.inner=72", "moe.activation=swiglu"}}) {
+  for (const Overrides& kind :
+       {Overrides{}, Overrides{"lm.arch=decoder"}, Overrides{"lm.arch=decoder", "lm.window=20"},
+        Overrides{"lm.encoder=mamba2"}, Overrides{"moe.experts=4", "moe.inner=256", "moe.jitter=0.1"},
+        Overrides{"moe.experts=4", "moe.inner=72", "moe.activation=swiglu"}}) {
     const auto loss = [&](const char* device) {
       const auto dir = fresh_folder(device);
       SmallLanguage run(dir, with(on_gpu(kind, true), {"runtime.device=" + std::string(device), "train.steps=4",

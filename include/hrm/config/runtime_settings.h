@@ -150,9 +150,10 @@ struct OpsConfig {
     f("backend", &OpsConfig::backend, Choice<OpsBackend>{}, "",
       "fused = use our kernels where the device has them; reference = use plain ATen everywhere");
     f("attention", &OpsConfig::attention, Choice<AttentionChoice>{}, "",
-      "auto = use our kernel for short sequences where it fits, otherwise scaled dot-product attention; sdpa = always "
-      "use the latter",
-      ReadWhen{"task", {"puzzle"}, "has an attention of its own", ""},
+      "auto = use our kernel for short sequences where it fits, otherwise scaled dot-product attention; with a sliding "
+      "window or document masks, kernels that skip what they hide. sdpa = always use scaled dot-product attention, "
+      "there with a mask of all pairs of positions",
+      ReadWhen{"task", {"puzzle", "language"}, "has an attention of its own", ""},
       ReadWhen{.key = "model.mlp_t",
                .values = {"true"},
                .why = "replaces attention",

@@ -25,6 +25,7 @@ class ChatSource : public LanguageSource {
   // Throws Error(usage) for packed rows if decoder_len is not packed_len.
   int64_t num_samples(int64_t decoder_len) const override;
   bool packed() const override { return packed_len_ > 0; }
+  int64_t most_documents(int64_t decoder_len) const override;
   // Throws Error(usage) for a row with an encoder side.
   LanguageCounts row(int64_t index, const LanguageRow& row) const override;
   LanguageShape lengths(int64_t index, const LanguageShape& most) const override;

@@ -14,10 +14,12 @@ struct LanguageBatch {
   at::Tensor decoder_ids;   // (B, T) int64, padded with pad_id
   at::Tensor labels;        // (B, T) int64: the token after decoder_ids[b, t]; kIgnoreLabel if not learned
   // For packed text; otherwise undefined. `document_ids` counts the documents of a row from 0. `position_ids` counts
-  // from 0 within the part of the document that is in the row. Attention within documents means equal document_ids.
+  // from 0 within the part of the document that is in the row. Attention within documents means a run of equal
+  // document_ids.
   // Rows of a source that is not packed have document 0 and positions 0..T-1.
   at::Tensor document_ids;     // (B, T) int32
   at::Tensor position_ids;     // (B, T) int32
+  int64_t most_documents = 0;  // at most that many documents in a row; 0: not known
   int64_t valid_rows = 0;      // rows before padding; padding rows have all labels ignored
   int64_t encoder_tokens = 0;  // encoder ids without padding
   int64_t decoder_tokens = 0;  // decoder ids without padding

@@ -44,6 +44,8 @@ class LanguageSource {
   virtual int64_t num_samples(int64_t decoder_len) const = 0;
   // Whether rows hold several documents or parts of documents.
   virtual bool packed() const { return false; }
+  // The most documents in a row of `decoder_len` positions, padding counted as one.
+  virtual int64_t most_documents(int64_t /*decoder_len*/) const { return 1; }
   // Writes sample `index` to all positions of the row, padded or cut to its length. Returns the token counts. Throws
   // Error(data) naming file and place for malformed data.
   virtual LanguageCounts row(int64_t index, const LanguageRow& row) const = 0;
@@ -62,6 +64,9 @@ struct WeightedSource {
   std::shared_ptr<const LanguageSource> source;
   double weight = 1;
 };
+
+// The most documents in a row of any of them.
+int64_t most_documents(const std::vector<WeightedSource>& sources, int64_t decoder_len);
 
 // One sample of one source.
 struct LanguagePick {

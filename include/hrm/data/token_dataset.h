@@ -31,6 +31,7 @@ class TokenDataset : public LanguageSource {
 
   int64_t num_samples(int64_t decoder_len) const override;
   bool packed() const override { return true; }
+  int64_t most_documents(int64_t decoder_len) const override;
   LanguageCounts row(int64_t index, const LanguageRow& row) const override;
   LanguageShape lengths(int64_t index, const LanguageShape& most) const override;
   std::string digest() const override;

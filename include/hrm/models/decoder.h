@@ -52,9 +52,10 @@ TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const Dec
 
 // The decoding state. Tensors keep their addresses; those of `memory` only until the next prefill.
 struct DecodeCache {
-  std::vector<nn::LayerCache> layers;  // (B, Hkv, S, hd) each
+  std::vector<nn::LayerCache> layers;  // (B, Hkv, P, hd) each: P = S places, or those of the window if it is less
   std::vector<nn::LayerCache> memory;  // of the memory that blocks attend to; empty if there is none
-  at::Tensor lengths;                  // (B) int64, positions that each row holds, its prefix included
+  at::Tensor lengths;                  // (B) int64, positions that each row has had, its prefix included
+  int64_t capacity = 0;                // S
 };
 
 class Decoder : public torch::nn::Module, public nn::HasOwnInit {
@@ -62,14 +63,16 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   // cross: blocks attend to a memory, which every pass must then provide.
   Decoder(const DecoderOptions& options, bool cross, at::Device device);
 
-  // ids (B, T) -> hidden states (B, T, D) in `dtype`, after the norm. `documents`: see LanguageInputs. `prefix`: (B, P,
-  // D) in `dtype`, vectors before the tokens, or undefined. `memory`: (B, M, D), only with cross.
+  // ids (B, T) -> hidden states (B, T, D) in `dtype`, after the norm. `documents`, `most_documents`: see
+  // LanguageInputs. `prefix`: (B, P, D) in `dtype`, vectors before the tokens, or undefined. `memory`: (B, M, D), only
+  // with cross.
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents = {},
-                     const at::Tensor& prefix = {}, const at::Tensor& memory = {});
+                     const at::Tensor& prefix = {}, const at::Tensor& memory = {}, int64_t most_documents = 0);
   // With prefix sharing, without cross: ids (1, U) -> (1, U, D).
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype, const nn::SharedTokens& shared);
 
-  // Decoding, without gradient. `capacity` S: the maximum number of positions per row, prefix included.
+  // Decoding, without gradient. `capacity` S: the maximum number of positions per row, prefix included. With a window
+  // the cache holds no more than its positions.
   DecodeCache make_cache(int64_t rows, int64_t capacity, at::ScalarType dtype) const;
   // As forward(), and fills the cache. `lengths`: (B) integer, the number of tokens in each row; the rest is padding,
   // whose hidden states are meaningless.
@@ -86,7 +89,8 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   void init_own(uint64_t seed, const std::string& name) override;
 
  private:
-  at::Tensor run(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents, const at::Tensor& prefix,
+  // Through blocks and norm. Completes `pass` by what depends on the length.
+  at::Tensor run(const at::Tensor& ids, at::ScalarType dtype, nn::AttentionPass pass, const at::Tensor& prefix,
                  const std::vector<nn::LayerCache>& memory, DecodeCache* cache);
   std::vector<nn::LayerCache> project_memory(const at::Tensor& memory) const;
   void check_length(int64_t length) const;

@@ -19,9 +19,11 @@ namespace hrm::models {
 // One batch, on the model's device. Ids are int32 or int64 in 0..V-1 (unchecked on a GPU).
 struct LanguageInputs {
   at::Tensor ids;  // (B, T)
-  // (B, T) int32 or int64: tokens attend only to tokens with the same number, so that a row can hold several documents.
+  // (B, T) int32 or int64: a document is a run of equal numbers, and tokens attend only to tokens of their document.
   // Undefined: each row is one document. Models with a prompt do not support it.
   at::Tensor documents = {};
+  // The most documents in a row; 0: unknown, which costs time on a GPU. Must not be too small (ops::attention_spans).
+  int64_t most_documents = 0;
   // Only for decoders, for prefix sharing: `ids` is (1, U), this maps them to rows, and hidden states are (1, U, D).
   nn::SharedTokens shared = {};
   // For models with a prompt: (B, S) ids and a (B, S) bool or integer mask, 1 for tokens and 0 for padding. An

@@ -17,6 +17,7 @@
 #include "hrm/nn/rotary.h"
 #include "hrm/nn/shared_tokens.h"
 #include "hrm/nn/step_rows.h"
+#include "hrm/ops/masked_attention.h"
 #include "hrm/ops/qkv_heads.h"
 
 namespace hrm::nn {
@@ -30,7 +31,8 @@ struct AttentionSizes {
   bool joined = false;        // adapters see qkv_proj as one layer
 };
 
-// Keys and values of one layer, (B, Hkv, S, hd) in the compute dtype. Updated in place, so that addresses are stable.
+// Keys and values of one layer, (B, Hkv, S, hd) in the compute dtype: position p at place p mod S, so that a window of
+// up to S positions needs no more. Updated in place, so that addresses are stable.
 struct LayerCache {
   at::Tensor keys, values;
 };
@@ -40,18 +42,16 @@ struct AttentionPass {
   RotaryTable rotary = {};  // (T, hd / 2), or (B, 1, 1, hd / 2) if T is 1; undefined: no rotation
   at::Tensor mask = {};     // bool, broadcasts to (B, Hq, T, keys), true: may attend; undefined: all
   bool causal = true;       // no attention to later positions; only without mask
+  // For causal attention without a mask: the sliding window, and the documents of rows, which a decoding step has not.
+  ops::AttentionSpans spans = {};
   // For a decoding step, with a cache and T = 1: (B) int64, the index of the new position. rotary then has rows for all
-  // positions. Instead of a mask, `window` limits attention to the last `window` positions; 0: all.
+  // positions.
   at::Tensor place = {};
-  int64_t window = 0;
+  // For a pass over more positions than its cache has places: (B, S) int64, the position that each place gets.
+  at::Tensor cached = {};
   // If defined, hidden states are (1, U, D), one per token that rows share, and T is the length of the longest row.
   SharedTokens shared = {};
 };
-
-// Which positions each of T positions attends to: itself and earlier ones of its document. If window > 0, only those
-// less than `window` back. `documents`: (B, T) integer or undefined. Returns (T, T) or (B, 1, T, T) bool, or an
-// undefined tensor for plain causal attention.
-at::Tensor causal_mask(int64_t positions, int64_t window, const at::Tensor& documents, at::Device device);
 
 // Rotates x (..., hd) by rows of a rotary table that broadcast to (..., hd / 2). Dimension i is paired with i + hd / 2.
 // Computed in float32, rounded once. Differentiable in x.
@@ -69,7 +69,7 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
   CausalAttention(const AttentionSizes& sizes, at::Device device, WeightFormat format = WeightFormat::f32);
 
   // residual + attention(x), all (B, T, D), or (1, U, D) with pass.shared. With a cache, the keys and values of these
-  // positions are written to its beginning.
+  // positions are written to it, or those that pass.cached names.
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                          LayerCache* cache = nullptr) const;
 

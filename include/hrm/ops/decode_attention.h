@@ -25,7 +25,8 @@ struct DecodeAttentionOptions {
 //   qkv: (B, (Hq + 2 Hkv) hd): all heads of q, then of k, then of v. float32, bfloat16 or float16 (float64 for tests).
 //   keys, values: (B, Hkv, S, hd) of qkv's dtype, written at `lengths`. Any strides of rows and heads; (S, hd)
 //     contiguous.
-//   lengths: (B) int64 < S, the positions that each row already holds (unchecked on a GPU).
+//   lengths: (B) int64, the positions that each row has already had. Position p is at place p mod S of the cache. With
+//     a window of at most S the cache is a ring: lengths may exceed S. Otherwise they are < S (unchecked on a GPU).
 //   Returns (B, Hq hd).
 //
 // Norm, rotation and attention are computed in float32. q and k are rounded after the norm and after the rotation, the

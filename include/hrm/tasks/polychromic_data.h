@@ -29,6 +29,7 @@ class PolychromicData {
 
   int64_t positions() const { return positions_; }  // of a row with prompt and response, at most
   bool packed() const { return train_->packed(); }
+  int64_t most_documents() const { return packed() ? train_->most_documents(positions_) : 0; }  // of a packed row
   const data::LanguageMeta& meta() const { return train_->meta(); }
   const data::ChatExample& example(int64_t index) const { return train_->dataset()[index]; }
   // To the prompt of an example that a batch of GRPO has: of all examples with that prompt.

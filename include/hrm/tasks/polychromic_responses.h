@@ -12,8 +12,8 @@ namespace hrm::tasks {
 
 class ResponseBatch {
  public:
-  // `packed`: rows hold several documents (data::ChatSource).
-  ResponseBatch(int64_t rows, int64_t positions, int64_t pad_id, bool packed, at::Device device);
+  // most_documents: how many documents packed rows hold at most (data::ChatSource); 0: rows are not packed.
+  ResponseBatch(int64_t rows, int64_t positions, int64_t pad_id, int64_t most_documents, at::Device device);
 
   // Copies the R rows of a batch on the CPU, at most S wide.
   void load(const data::LanguageBatch& batch);
@@ -25,6 +25,7 @@ class ResponseBatch {
   at::Tensor ids(int64_t first, int64_t count) const { return part(ids_, first, count); }
   at::Tensor labels(int64_t first, int64_t count) const { return part(labels_, first, count); }
   at::Tensor documents(int64_t first, int64_t count) const;
+  int64_t most_documents() const { return most_documents_; }
   at::Tensor step_labels() const { return labels_.narrow(1, 0, width_); }  // (R, W), a view
 
   // (R, S): static addresses.
@@ -40,7 +41,7 @@ class ResponseBatch {
   at::Tensor ids_, labels_;  // int64
   at::Tensor documents_;     // int32
   at::Tensor host_ids_;
-  int64_t width_ = 0;
+  int64_t width_ = 0, most_documents_ = 0;
 };
 
 }  // namespace hrm::tasks

@@ -59,13 +59,30 @@ std::vector<ops::BenchShape> bench_shapes(bool on_cpu) {
   shapes.push_back({"Qwen3-30B-A3B", 4, 0, 4096, 2048, 32, 768, 151936, 48, false});
   shapes.back().experts = 128;
   shapes.back().picks = 8;
-  shapes.back().only_experts = true;
+  shapes.back().only = "hrm::moe_";
+  // Long rows of a language model, for attention within windows and documents: 131,072 tokens.
+  for (const bool documents : {false, true}) {
+    shapes.push_back({documents ? "documents 512" : "window 1024", 16, 0, 8192, 768, 12, 2048, 32000, 12, false});
+    shapes.back().only = "hrm::masked_attention";
+    (documents ? shapes.back().document : shapes.back().window) = documents ? 512 : 1024;
+  }
   for (ops::BenchShape& shape : shapes) shape.mix_inner = nn::swiglu_width(shape.length(), 4);
   if (!on_cpu) return shapes;
   std::vector<ops::BenchShape> small;
   for (ops::BenchShape shape : {shapes[1], shapes[3], shapes[4]}) {
     shape.name.replace(shape.name.rfind(' '), std::string::npos, " 4");
     shape.batch = 4;
+    small.push_back(shape);
+  }
+  for (ops::BenchShape shape : shapes) {
+    if (shape.window == 0 && shape.document == 0) continue;
+    shape.batch = 1;
+    shape.tokens /= 8;
+    shape.window /= 8;
+    shape.document /= 8;
+    shape.width = 128;
+    shape.heads = 2;
+    shape.name.replace(shape.name.rfind(' '), std::string::npos, shape.window > 0 ? " 128" : " 64");
     small.push_back(shape);
   }
   return small;

@@ -98,6 +98,14 @@ int64_t ChatSource::num_samples(int64_t decoder_len) const {
   return static_cast<int64_t>(rows_begin_.size()) - 1;
 }
 
+int64_t ChatSource::most_documents(int64_t) const {
+  int64_t most = 0;
+  for (size_t row = 0; packed() && row + 1 < rows_begin_.size(); ++row) {
+    most = std::max(most, rows_begin_[row + 1] - rows_begin_[row]);
+  }
+  return most + 1;
+}
+
 std::vector<int64_t> ChatSource::examples_of(int64_t index) const {
   return {examples_.begin() + rows_begin_[index], examples_.begin() + rows_begin_[index + 1]};
 }

@@ -57,6 +57,12 @@ void blank_row(const LanguageRow& row, int64_t pad_id) {
   }
 }
 
+int64_t most_documents(const std::vector<WeightedSource>& sources, int64_t decoder_len) {
+  int64_t most = 1;
+  for (const WeightedSource& source : sources) most = std::max(most, source.source->most_documents(decoder_len));
+  return most;
+}
+
 MixtureOrder::MixtureOrder(const std::vector<WeightedSource>& sources, int64_t decoder_len, uint64_t seed)
     : quota_begin_{0}, seed_(seed) {
   require(!sources.empty(), ExitCode::usage, "no training data are given");

@@ -110,6 +110,15 @@ int64_t TokenDataset::documents_until(int64_t token) const {
   return std::upper_bound(documents_.begin(), documents_.end(), token) - documents_.begin();
 }
 
+int64_t TokenDataset::most_documents(int64_t decoder_len) const {
+  int64_t most = 1;
+  for (int64_t row = 0; row < num_samples(decoder_len); ++row) {
+    const int64_t begin = row * decoder_len;
+    most = std::max(most, documents_until(begin + decoder_len - 1) - documents_until(begin) + 1);
+  }
+  return most;
+}
+
 LanguageShape TokenDataset::lengths(int64_t, const LanguageShape& most) const {
   return most;
 }

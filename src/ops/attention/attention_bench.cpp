@@ -3,8 +3,10 @@
 
 #include <vector>
 
+#include "hrm/ops/masked_attention.h"
 #include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::ops::bench {
 namespace {
@@ -88,6 +90,46 @@ BenchCall qkv_heads_backward(const BenchShape& s, at::Device device, at::ScalarT
            IValue(), IValue(), kBenchEps}};
 }
 
+struct MaskedInputs {
+  at::Tensor q, k, v;
+  AttentionSpans spans;
+  double flops = 0;  // of what positions see
+};
+
+MaskedInputs masked_inputs(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const at::Tensor qkv = Random{device, dtype}.activations({s.batch, s.length(), 3 * s.heads, s.width / s.heads});
+  MaskedInputs in{qkv.narrow(2, 0, s.heads), qkv.narrow(2, s.heads, s.heads), qkv.narrow(2, 2 * s.heads, s.heads), {}};
+  at::Tensor documents;
+  if (s.document > 0) {
+    const at::Tensor index = at::arange(s.length(), at::device(device).dtype(at::kInt));
+    documents = index.floor_divide(s.document).expand({s.batch, -1});
+  }
+  in.spans = attention_spans(documents, s.document > 0 ? s.length() / s.document : 0, s.window);
+  const double keys = s.document > 0 ? static_cast<double>(s.document) / 2 : static_cast<double>(s.window);
+  in.flops = 4 * static_cast<double>(s.rows()) * keys * static_cast<double>(s.width);
+  return in;
+}
+
+std::vector<IValue> masked_arguments(const MaskedInputs& in) {
+  return {in.q, in.k, in.v, optional_tensor(in.spans.starts), optional_tensor(in.spans.offsets), in.spans.window};
+}
+
+BenchCall masked_attention(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.window == 0 && s.document == 0) return nothing();
+  const MaskedInputs in = masked_inputs(s, device, dtype);
+  return {masked_arguments(in), in.flops};
+}
+
+BenchCall masked_attention_backward(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.window == 0 && s.document == 0) return nothing();
+  const MaskedInputs in = masked_inputs(s, device, dtype);
+  const auto forward = call_op("hrm::masked_attention_forward", masked_arguments(in));
+  const at::Tensor grad = Random{device, dtype}.activations(in.q.sizes());
+  return {{grad, in.q, in.k, in.v, forward[0], forward[1], forward[2], optional_tensor(in.spans.starts),
+           optional_tensor(in.spans.offsets), in.spans.window},
+          2.5 * in.flops};
+}
+
 const KernelGroups kGroups{
     {"AttentionProjected", "attention with its product"},
     {"attention_projected", "attention with its product"},
@@ -114,6 +156,9 @@ std::vector<BenchOp> attention_cases() {
       {"hrm::qkv_heads_rotate_", qkv_heads_rotate},
       {"hrm::qkv_heads_norm", qkv_heads_norm},
       {"hrm::qkv_heads_backward", qkv_heads_backward},
+      {"hrm::masked_attention", masked_attention},
+      {"hrm::masked_attention_forward", masked_attention},
+      {"hrm::masked_attention_backward", masked_attention_backward},
   };
 }
 

@@ -20,9 +20,10 @@ struct BenchShape {
   int64_t mix_inner = 0;      // inner width of that MLP
   // Of a mixture in place of the SwiGLU, with `inner` as the width of an expert.
   int64_t experts = 4, picks = 2;
-  bool only_experts = false;  // nothing but that mixture
+  int64_t window = 0, document = 0;  // what attention sees of long rows: a window, or documents of that length
+  std::string only = {};             // the beginning of the names of the ops that have a place in it; empty: all
 
-  bool has(const std::string& op) const { return !only_experts || op.starts_with("hrm::moe_"); }
+  bool has(const std::string& op) const { return op.starts_with(only); }
   int64_t length() const { return prefix + tokens; }
   int64_t rows() const { return batch * length(); }
 };

@@ -31,18 +31,18 @@ at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, cons
   const auto rows = [&](const at::Tensor& table) { return table.index_select(0, lengths).unsqueeze(1); };
   const at::Tensor q = rotated_row(normed(parts[0], q_weight, eps), rows(cos), rows(sin));
   const at::Tensor k = rotated_row(normed(parts[1], k_weight, eps), rows(cos), rows(sin));
-  const at::Tensor place = lengths.view({-1, 1, 1, 1}).expand({-1, kv_heads, 1, hd});
+  const int64_t S = keys.size(2), share = heads / kv_heads;
+  const at::Tensor place = lengths.remainder(S).view({-1, 1, 1, 1}).expand({-1, kv_heads, 1, hd});
   at::Tensor(keys).scatter_(2, place, k.unsqueeze(2));
   at::Tensor(values).scatter_(2, place, parts[2].unsqueeze(2));
 
-  const at::Tensor back = lengths.unsqueeze(1) - at::arange(keys.size(2), lengths.options());
-  at::Tensor seen = back.ge(0);  // (B, S)
+  // How far back the position is that a place of the cache holds: the last one that was written there.
+  const at::Tensor back = (lengths.unsqueeze(1) - at::arange(S, lengths.options())).remainder(S);
+  at::Tensor seen = back.le(lengths.unsqueeze(1));  // (B, S)
   if (window > 0) seen = seen.logical_and(back.lt(window));
-  const int64_t share = heads / kv_heads;
-  // ATen's kernels that take a mask know no groups.
-  const auto for_queries = [&](const at::Tensor& t) { return share > 1 ? t.repeat_interleave(share, 1) : t; };
-  const at::Tensor mixed = at::scaled_dot_product_attention(q.unsqueeze(2), for_queries(keys), for_queries(values),
-                                                            seen.unsqueeze(1).unsqueeze(1));
+  // The queries of a group are rows for its keys and values, which are thus not repeated.
+  const at::Tensor mixed =
+      at::scaled_dot_product_attention(q.unflatten(1, {kv_heads, share}), keys, values, seen.unsqueeze(1).unsqueeze(1));
   return mixed.reshape({qkv.size(0), heads * hd});
 }
 

@@ -113,7 +113,7 @@ BenchCall moe_combine_backward(const BenchShape& s, at::Device device, at::Scala
 // Experts with SwiGLU in the shape of a model that has such, with GELU in the others.
 BenchCall moe_experts(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const MoeInputs in = moe_inputs(s, device, dtype);
-  const bool swiglu = s.only_experts;
+  const bool swiglu = !s.only.empty();
   const at::Tensor& up = swiglu ? in.gate_up : in.up;
   return {{in.x, in.gate.weights, in.plan.rows, in.plan.picks, in.plan.tile_experts, in.plan.starts, up, up, in.down,
            in.down, IValue(), IValue(), IValue(), swiglu},

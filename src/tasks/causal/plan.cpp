@@ -354,7 +354,7 @@ class CausalClock {
     if (rows == 0) return;
     const HfModelConfig& f = model_.facts();
     const double window = f.window > 0 ? std::min(number(f.window), length) : length;
-    const double keys = window < length ? window : length / 2;
+    const double keys = window < length ? window - window * (window - 1) / (2 * length) : length / 2;
     const double q = number(f.heads * f.head_dim), kv = number(f.kv_heads * f.head_dim);
     const double flops = 4 * slowdown_ * rows * length * keys * q * (factor > 1 ? 1.25 : 1);
     const double bytes = rows * length * (2 * q + 2 * kv) * size_;

@@ -105,15 +105,7 @@ class CausalBlock {
     // What o_proj reads, where that is a tensor of its own.
     const bool dropped = in_.config.lora.dora && in_.config.lora.dropout > 0 && layer.o.targets > 0;
     if (dropped || (pass_.shared && layer.o.keeps_input())) kept += n * q * size_;
-    const auto masked = [&](double rows, double length) {
-      if (rows == 0) return 0.0;
-      const bool window = facts_.window > 0 && number(facts_.window) < length;
-      const bool documents = in_.config.chat.packing && pass_.loss != CausalPass::Loss::answers;
-      if (!window && !documents) return 0.0;
-      const double repeated = kv < q ? 2 * rows * length * q : 0;
-      return size_ * ((documents ? rows : 1) * length * length + repeated);
-    };
-    return kept + masked(pass_.rows, pass_.length) + masked(pass_.answer_rows, pass_.answer_length);
+    return kept;
   }
 
   // Gradients of q, k and v, of their product, and a float32 sum of that of q.
@@ -196,7 +188,7 @@ class CausalWalk {
     const double unit = pass.tokens * width_ * size_;
     const bool again = in_.config.hf.recompute;
     bool begun = model_.trains_embedding();
-    const double first = (begun || again ? unit : 0) + (again ? masks(pass) : 0);  // of the embedding; of bytes
+    const double first = (begun || again ? unit : 0) + spans(pass);  // of the embedding
     keep(first);
     kept_.push_back({.mixing = first});
     const CausalBlock of(in_, pass);
@@ -218,10 +210,10 @@ class CausalWalk {
     kept_.push_back({.mixing = norm});
   }
 
-  double masks(const CausalPass& pass) const {
-    const int64_t window = model_.facts().window;
-    if (in_.config.chat.packing) return pass.rows * pass.length * pass.length;
-    return window > 0 && number(window) < pass.length ? pass.length * pass.length : 0;
+  // Where the documents of packed rows begin, for all blocks.
+  double spans(const CausalPass& pass) const {
+    const bool documents = in_.config.chat.packing && pass.loss != CausalPass::Loss::answers;
+    return documents ? pass.rows * pass.length * sizeof(int32_t) : 0;
   }
 
   // objectives/chunked_cross_entropy.cpp and token_log_probs.cpp. Gradients of hidden states live until the backward
@@ -330,8 +322,9 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
     const int64_t most = config.polychromic.generation_batch > 0 ? config.polychromic.generation_batch : 256;
     rows = number(std::min(most, generation_bucket(plan.most_samples())));
     memory.add("merged weights", size * merged_values_, "a copy with the adapter, for sampling");
-    memory.add("keys and values", rows * room * size * number(2 * facts_.layers * facts_.kv_heads * facts_.head_dim),
-               cat("a cache of ", rows, " rows of ", cache_positions_, " positions"));
+    const int64_t places = facts_.window > 0 ? std::min(facts_.window, cache_positions_) : cache_positions_;
+    memory.add("keys and values", rows * number(places * 2 * facts_.layers * facts_.kv_heads * facts_.head_dim) * size,
+               cat("a cache of ", rows, " rows of ", places, " positions"));
     const bool half = config.precision.compute == config::ComputePrecision::fp16;
     memory.add("sentence encoder", (half ? kWide : size) * encoder_.parameters, "its weights");
   }

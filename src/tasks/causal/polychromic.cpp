@@ -23,7 +23,7 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
       sampling_(config, runtime, plan_, lm_, chat_, data_, *comm_),
       metrics_(plan_, sampling_.reward_names(), sampling_.measures_diversity()),
       times_(runtime.device, sampling_.samples()),
-      responses_(plan_.rows, data_.positions(), data_.meta().pad_id, data_.packed(), runtime.device),
+      responses_(plan_.rows, data_.positions(), data_.meta().pad_id, data_.most_documents(), runtime.device),
       answers_(answer_options(), runtime.device),
       loss_(config, plan_, lm_, metrics_, responses_, answers_, runtime.device),
       matrix_elements_(matrix_elements(lm_)) {

@@ -52,9 +52,10 @@ void PolychromicLoss::count_tokens(parallel::Comm& comm) {
 
 at::Tensor PolychromicLoss::responses(int64_t micro_batch, at::Tensor& sums) {
   const int64_t rows = plan_.micro_rows, first = micro_batch * rows;
-  const at::Tensor documents = responses_.documents(first, rows);
-  return cross_entropy(lm_.model->forward({.ids = responses_.ids(first, rows), .documents = documents}), micro_batch,
-                       sums);
+  const models::LanguageInputs inputs{.ids = responses_.ids(first, rows),
+                                      .documents = responses_.documents(first, rows),
+                                      .most_documents = responses_.most_documents()};
+  return cross_entropy(lm_.model->forward(inputs), micro_batch, sums);
 }
 
 at::Tensor PolychromicLoss::cross_entropy(const models::LanguageOutput& output, int64_t micro_batch, at::Tensor& sums) {

@@ -6,11 +6,12 @@
 
 namespace hrm::tasks {
 
-ResponseBatch::ResponseBatch(int64_t rows, int64_t positions, int64_t pad_id, bool packed, at::Device device) {
+ResponseBatch::ResponseBatch(int64_t rows, int64_t positions, int64_t pad_id, int64_t most_documents, at::Device device)
+    : most_documents_(most_documents) {
   const auto longs = at::device(device).dtype(at::kLong);
   ids_ = at::full({rows, positions}, pad_id, longs);
   labels_ = at::full_like(ids_, data::kIgnoreLabel);
-  if (packed) documents_ = at::zeros({rows, positions}, longs.dtype(at::kInt));
+  if (most_documents > 0) documents_ = at::zeros({rows, positions}, longs.dtype(at::kInt));
 }
 
 void ResponseBatch::load(const data::LanguageBatch& batch) {

@@ -27,6 +27,7 @@ class CachedRows : public DecodeRows {
   at::Tensor begin(const PromptBatch& prompts, const at::Tensor& places, const at::Tensor& of) override {
     DecodeCache fresh = model_.make_cache(prompts.inputs.ids.size(0), prompts.inputs.ids.size(1));
     const at::Tensor hidden = model_.prefill(prompts.inputs, prompts.lengths, fresh);
+    // With a window, both caches have its places, or the fresh one has no more positions than places.
     const auto copy = [&](at::Tensor to, const at::Tensor& from) {
       to.narrow(2, 0, from.size(2)).index_copy_(0, places, from.index_select(0, of));
     };
@@ -72,7 +73,7 @@ class CachedRows : public DecodeRows {
   bool capturable() const override { return true; }
 
  private:
-  int64_t capacity() const { return cache_.layers.front().keys.size(2); }
+  int64_t capacity() const { return cache_.capacity; }
   at::Tensor room_for(const at::Tensor& part) const {
     std::vector<int64_t> sizes = part.sizes().vec();
     sizes[0] = rows_;
@@ -81,13 +82,15 @@ class CachedRows : public DecodeRows {
   DecodeCache first(int64_t rows, int64_t span) const {
     DecodeCache view;
     for (const nn::LayerCache& layer : cache_.layers) {
+      const int64_t places = std::min(span, layer.keys.size(2));
       view.layers.push_back(
-          {layer.keys.narrow(0, 0, rows).narrow(2, 0, span), layer.values.narrow(0, 0, rows).narrow(2, 0, span)});
+          {layer.keys.narrow(0, 0, rows).narrow(2, 0, places), layer.values.narrow(0, 0, rows).narrow(2, 0, places)});
     }
     for (const nn::LayerCache& layer : cache_.memory) {
       view.memory.push_back({layer.keys.narrow(0, 0, rows), layer.values.narrow(0, 0, rows)});
     }
     view.lengths = cache_.lengths.narrow(0, 0, rows);
+    view.capacity = cache_.capacity;
     return view;
   }
 

@@ -96,6 +96,7 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
   batch_.labels = at::full_like(batch_.decoder_ids, data::kIgnoreLabel);
   if (config.data.document_masks && !has_core(config)) {
     batch_.document_ids = at::zeros({rows_, config.data.decoder_len}, options.dtype(at::kInt));
+    batch_.most_documents = data::most_documents(sources_, config.data.decoder_len);
   }
   batch_.valid_rows = rows_;
   gate_warmup_ = at::ones({}, options.dtype(at::kFloat));

@@ -73,11 +73,13 @@ LanguageEvaluation::LanguageEvaluation(models::LanguageModel& model, const Langu
 
 at::Tensor LanguageEvaluation::measure(const data::LanguageTestBatch& test, const at::Tensor& gate_warmup) const {
   data::LanguageBatch batch = test.batch;
+  if (!options_.document_masks) batch.document_ids = at::Tensor();
+  // They count from 0 in each row.
+  if (batch.document_ids.defined()) batch.most_documents = batch.document_ids.max().item<int>() + int64_t{1};
   for (at::Tensor* tensor : {&batch.encoder_ids, &batch.encoder_mask, &batch.decoder_ids, &batch.labels,
                              &batch.document_ids, &batch.position_ids}) {
     if (tensor->defined()) *tensor = tensor->to(device_, /*non_blocking=*/true);
   }
-  if (!options_.document_masks) batch.document_ids = at::Tensor();
   LanguageRows rows = language_rows(batch, model_.limits().prompted);
   rows.inputs.gate_warmup = gate_warmup;
   const at::Tensor hidden = model_.forward(rows.inputs).hidden;

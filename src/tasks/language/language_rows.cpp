@@ -12,7 +12,8 @@ LanguageRows language_rows(const data::LanguageBatch& batch, bool prompted) {
             batch.labels};
   }
   if (!batch.encoder_ids.defined()) {
-    return {{.ids = batch.decoder_ids, .documents = batch.document_ids}, batch.labels};
+    return {{.ids = batch.decoder_ids, .documents = batch.document_ids, .most_documents = batch.most_documents},
+            batch.labels};
   }
   // Place p of a row with n tokens of prompt: the prompt's p-th, then the answer's (p - n)-th.
   const int64_t S = batch.encoder_ids.size(1), length = S + batch.decoder_ids.size(1);

@@ -183,10 +183,11 @@ LanguagePasses language_passes(const PlanInput& in, double rows) {
   decoder.length = static_cast<double>(sizes_of(in).decoder_len) + (reasons ? p.prefix : S);
   const double T = decoder.length;
   const bool window = lm.window > 0 && static_cast<double>(lm.window) < T;
-  decoder.keys = window ? static_cast<double>(lm.window) : T / 2;
+  const auto width = static_cast<double>(lm.window);
+  decoder.keys = window ? width - width * (width - 1) / (2 * T) : T / 2;  // the first positions see less
+  // Documents hide more, but how much is known to the data alone.
   const bool documents = !reasons && in.config.data.document_masks && sizes_of(in).encoder_len == 0;
-  if (window) decoder.mask = T * T;
-  if (documents) decoder.mask = rows * T * T;
+  if (documents) decoder.spans = rows * T * sizeof(int32_t);
   decoder.cross = reasons && p.prefix == 0;
   decoder.memory = lm.bridge == config::LmBridge::prefix ? static_cast<double>(lm.prefix_len) : 1;
   if (!reasons) return p;

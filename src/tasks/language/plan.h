@@ -23,8 +23,9 @@ bool prototype(const PlanInput& in);  // of the HRM language model, instead of t
 struct BlockStack {
   int64_t layers = 0;
   double rows = 0, length = 0;
-  double keys = 0;  // that a position attends to, on average
-  double mask = 0;  // values of a mask, which each attention turns into the compute dtype; 0: none
+  double keys = 0;   // that a position attends to, on average
+  double mask = 0;   // values of a mask, which each attention turns into the compute dtype; 0: none
+  double spans = 0;  // bytes of the documents' limits, which all attentions share
   bool cross = false;
   double memory = 0;    // vectors that blocks with cross attend to
   bool mamba2 = false;  // instead of attention and feed-forward part

@@ -61,6 +61,7 @@ class LanguageWalk {
   void forward(const BlockStack& stack) {
     keep_rest(first_input_bytes(in_, stack));
     if (in_.config.lm.recompute) keep_rest(stack.mask);  // of bytes; otherwise each attention has its own alone
+    keep_rest(stack.spans);
     for (int64_t layer = 0; layer < stack.layers; ++layer, ++recorded_) {
       const BlockMemory block = block_memory(in_, stack, layer);
       if (in_.config.lm.recompute && !stack.mamba2) {

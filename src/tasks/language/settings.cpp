@@ -84,10 +84,19 @@ void check_language(const Checker& check) {
   check_lm(check, check.loaded().config);
 }
 
+// Without a mask there is nothing to choose.
+void check_attention(const Checker& check, const Config& c) {
+  check.require(c.ops.attention == AttentionChoice::automatic || c.lm.window > 0 || c.data.document_masks,
+                check.at("ops.attention"), " has no effect: it chooses how masks are applied, but ",
+                check.at("lm.window"), " and ", check.at("data.document_masks"),
+                " set none; leave it out, or set one of them");
+}
+
 // What several keys decide together; conditions on one key stand with the fields.
 void check_language_run(const Checker& check) {
   const Config& c = check.loaded().config;
   const LmConfig& lm = c.lm;
+  check_attention(check, c);
   if (!lm.has_core()) {
     if (c.moe.experts > 0 && c.moe.every == 1) {
       check.refuse_unread({"lm.inner"}, "moe.experts", "stand in every block in place of its SwiGLU",

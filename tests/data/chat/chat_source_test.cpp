@@ -84,6 +84,7 @@ TEST(ChatSource, PackedRowsHoldWholeExamples) {
   EXPECT_EQ(values<int32_t>(padded.document_ids[1]), (std::vector<int32_t>{0, 0, 0, 0, 1, 1, 2, 2}));
   EXPECT_EQ(values<int32_t>(padded.position_ids[1]), (std::vector<int32_t>{0, 1, 2, 3, 0, 1, 0, 1}));
   EXPECT_EQ(values<int64_t>(padded.labels[1]), (Values{-100, 'x', 'x', 257, 'z', 257, -100, -100}));
+  EXPECT_EQ(wide->most_documents(8), 3);
 }
 
 TEST(ChatSource, PackingKeepsEveryExampleAndFillsRows) {
@@ -118,6 +119,8 @@ TEST(ChatSource, StreamsAndMixturesReadIt) {
   for (int64_t i = 0; i < 32; ++i) single += both.tensors[2][i].max().item<int32_t>() == 0;
   EXPECT_GT(single, 8);
   EXPECT_LT(single, 24);
+  EXPECT_EQ(plain->most_documents(16), 1);
+  EXPECT_GT(most_documents({{plain, 1}, {packed, 1}}, 16), both.tensors[2].max().item<int32_t>());
 }
 
 TEST(ChatSource, TheDigestIsThatOfTheRows) {

@@ -50,6 +50,21 @@ TEST(TokenDataset, LabelsDocumentsAndPositions) {
   EXPECT_EQ(masked.label_tokens, 5);
 }
 
+// Of rows of every length: what the rows themselves count.
+TEST(TokenDataset, MostDocumentsOfARow) {
+  const TempDir dir;
+  const auto folder = token_folder(dir / "t", {{4, 2, 1, 1}, {6, 1, 9}});
+  const TokenDataset data(folder, "train");
+  for (int64_t length = 1; length < data.num_tokens(); ++length) {
+    int32_t most = 0;
+    for (int64_t row = 0; row < data.num_samples(length); ++row) {
+      most = std::max(most, values<int32_t>(row_of(folder, true, {0, length}, row).document_ids).back() + 1);
+    }
+    EXPECT_EQ(data.most_documents(length), most) << length;
+  }
+  EXPECT_EQ(data.most_documents(1000), 1) << "no row at all";
+}
+
 TEST(TokenDataset, TheEncoderSeesWhatIsBefore) {
   const TempDir dir;
   const auto folder = token_folder(dir / "t", {{4, 2}, {6}});

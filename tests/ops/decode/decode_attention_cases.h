@@ -9,6 +9,7 @@ namespace hrm::ops::testing {
 struct DecodeCase {
   int64_t rows = 3, heads = 4, kv_heads = 2, head_dim = 64, capacity = 40, window = 0;
   bool norm = false;
+  int64_t longest = 0;  // positions of the longest row, more than the capacity in a ring; 0: the capacity
 };
 
 struct DecodeInputs {
@@ -19,14 +20,15 @@ struct DecodeInputs {
   at::Tensor run() const { return run(options); }
 };
 
-// Lengths spread over the cache, both ends among them.
+// Lengths spread over the cache and what it has been overwritten with, both ends among them.
 inline DecodeInputs decode_inputs(const DecodeCase& c, at::ScalarType dtype, at::Device device, uint64_t seed = 1) {
   DecodeInputs in;
   in.qkv = normal({c.rows, (c.heads + 2 * c.kv_heads) * c.head_dim}, seed, dtype, device);
   in.keys = normal({c.rows, c.kv_heads, c.capacity, c.head_dim}, seed + 1, dtype, device);
   in.values = normal({c.rows, c.kv_heads, c.capacity, c.head_dim}, seed + 2, dtype, device);
-  in.lengths = at::linspace(c.capacity - 1, 0, c.rows, at::kDouble).to(device, at::kLong);
-  const at::Tensor angles = normal({c.capacity, c.head_dim / 2}, seed + 3, at::kFloat, device);
+  const int64_t longest = std::max(c.longest, c.capacity);
+  in.lengths = at::linspace(longest - 1, 0, c.rows, at::kDouble).to(device, at::kLong);
+  const at::Tensor angles = normal({longest, c.head_dim / 2}, seed + 3, at::kFloat, device);
   in.options = {.cos = angles.cos(), .sin = angles.sin(), .eps = 1e-5, .window = c.window};
   if (c.norm) {
     in.options.q_weight = normal({c.head_dim}, seed + 4, at::kFloat, device);
@@ -54,7 +56,8 @@ inline at::Tensor plain_decode(const DecodeInputs& in) {
     for (int64_t head = 0; head < Hq; ++head) {
       const int64_t kv = head / (Hq / Hkv);
       const auto seen = [&](const at::Tensor& cache, const at::Tensor& newest) {
-        return at::cat({cache[row][kv].narrow(0, first, place - first).to(at::kDouble), newest.unsqueeze(0)});
+        const at::Tensor places = at::arange(first, place, in.lengths.options()).remainder(in.keys.size(2));
+        return at::cat({cache[row][kv].index_select(0, places).to(at::kDouble), newest.unsqueeze(0)});
       };
       const at::Tensor q = prepared(heads[row][head], in.options.q_weight, place);
       const at::Tensor keys = seen(in.keys, prepared(heads[row][Hq + kv], in.options.k_weight, place));
@@ -76,6 +79,12 @@ inline std::vector<DecodeCase> decode_cases() {
       {.rows = 3, .heads = 9, .kv_heads = 1, .head_dim = 32, .capacity = 70, .norm = true},  // more than a block takes
       {.rows = 4, .window = 7, .norm = true},
       {.rows = 2, .capacity = 1},
+      // Rings: as many places as the window, or more.
+      {.rows = 7, .capacity = 40, .window = 40, .norm = true, .longest = 300},
+      {.rows = 7, .heads = 9, .kv_heads = 1, .head_dim = 32, .capacity = 70, .window = 33, .longest = 1000},
+      {.rows = 3, .heads = 8, .kv_heads = 1, .head_dim = 128, .capacity = 5, .window = 5, .longest = 23},
+      {.rows = 3, .capacity = 1, .window = 1, .longest = 4},
+      {.rows = 4, .heads = 2, .kv_heads = 1, .head_dim = 6, .capacity = 9, .window = 7, .longest = 50},
       {.rows = 3, .heads = 2, .kv_heads = 1, .head_dim = 6, .capacity = 9, .norm = true},  // no kernel is made for 6
       {.rows = 0}};
 }
@@ -83,7 +92,8 @@ inline std::vector<DecodeCase> decode_cases() {
 // The result, and what is written into the cache; nothing else there changes.
 inline void expect_good_decode(const DecodeCase& c, at::ScalarType dtype, at::Device device) {
   const std::string what = cat(dtype, " ", c.rows, " rows, ", c.heads, "/", c.kv_heads, " heads of ", c.head_dim, ", ",
-                               c.capacity, " positions, window ", c.window, c.norm ? ", norm" : "");
+                               c.capacity, " places, window ", c.window, c.norm ? ", norm" : "", " up to ",
+                               std::max(c.longest, c.capacity), " positions");
   const DecodeInputs in = decode_inputs(c, dtype, device);
   const at::Tensor exact = plain_decode(in), keys = in.keys.clone(), values = in.values.clone();
   const at::Tensor ours = in.run();
@@ -95,6 +105,10 @@ inline void expect_good_decode(const DecodeCase& c, at::ScalarType dtype, at::De
     const WithReference reference;
     plain = again.run();
   }
+  // On a CPU both are the reference.
+  if (c.rows > 0) {
+    EXPECT_LE(largest_difference(plain, exact), 8 * unit_roundoff(dtype) * exact.abs().max().item<double>()) << what;
+  }
   expect_as_good(ours, plain, exact, what);
   if (c.rows > 0) {
     const double size = 2 * in.keys.abs().max().item<double>();
@@ -102,12 +116,36 @@ inline void expect_good_decode(const DecodeCase& c, at::ScalarType dtype, at::De
   }
   expect_same_bits(in.values, again.values, what + ", values");
   for (int64_t row = 0; row < c.rows; ++row) {
-    const auto place = in.lengths[row].item<int64_t>();
+    const auto place = in.lengths[row].item<int64_t>() % c.capacity;
     for (const auto& [now, before] : {std::pair{in.keys, keys}, std::pair{in.values, values}}) {
       expect_same_bits(now[row].narrow(1, 0, place), before[row].narrow(1, 0, place), what);
       expect_same_bits(now[row].narrow(1, place + 1, c.capacity - place - 1),
                        before[row].narrow(1, place + 1, c.capacity - place - 1), what);
       EXPECT_FALSE(at::equal(now[row].select(1, place), before[row].select(1, place))) << what;
+    }
+  }
+}
+
+// A ring gives what a cache of all positions gives with the window.
+inline void expect_ring_to_do(at::ScalarType dtype, at::Device device, bool same_bits) {
+  for (const int64_t rows : {3, 300}) {  // the second more than the kernel that loads ahead takes
+    const DecodeInputs whole =
+        decode_inputs({.rows = rows, .capacity = 200, .window = 37, .norm = true}, dtype, device);
+    for (const int64_t places : {37, 50}) {
+      DecodeInputs ring = whole;
+      const at::Tensor place = at::arange(places, whole.lengths.options());
+      const at::Tensor last = whole.lengths.unsqueeze(1) - 1;
+      const at::Tensor held = (last - (last - place).remainder(places)).clamp_min(0);  // (rows, places)
+      const at::Tensor index = held.view({rows, 1, places, 1}).expand({rows, 2, places, 64});
+      ring.keys = whole.keys.gather(2, index);
+      ring.values = whole.values.gather(2, index);
+      const at::Tensor got = ring.run(), want = whole.run();
+      const std::string what = cat(dtype, " ", rows, " rows, ring of ", places);
+      if (same_bits) {
+        expect_same_bits(got, want, what);
+      } else {
+        EXPECT_LE(largest_difference(got, want), 8 * unit_roundoff(dtype) * want.abs().max().item<double>()) << what;
+      }
     }
   }
 }

@@ -23,6 +23,14 @@ TEST(DecodeAttentionGpu, Views) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) expect_views_to_do(dtype, at::kCUDA);
 }
 
+// The kernels take positions in the same order.
+TEST(DecodeAttentionGpu, Ring) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    expect_ring_to_do(dtype, at::kCUDA, /*same_bits=*/true);
+  }
+}
+
 // Whatever the other rows and however large the cache.
 TEST(DecodeAttentionGpu, ARowAloneGivesTheSameBits) {
   HRM_NEEDS_GPU();
@@ -73,6 +81,28 @@ TEST(DecodeAttentionGpu, Captured) {
   in.lengths.fill_(0);
   DecodeInputs eager = in;
   at::Tensor out = at::empty_like(in.run());
+  Captured captured([&] { out.copy_(in.run()); });
+  for (int64_t length = 0; length < 60; length += 7) {
+    in.qkv.copy_(normal(in.qkv.sizes(), 50 + static_cast<uint64_t>(length), at::kBFloat16, at::kCUDA));
+    in.lengths.fill_(length);
+    eager.keys = in.keys.clone();
+    eager.values = in.values.clone();
+    const at::Tensor want = eager.run();
+    captured.replay();
+    expect_same_bits(out, want, cat("length ", length));
+    expect_same_bits(in.keys, eager.keys, cat("length ", length));
+  }
+}
+
+TEST(DecodeAttentionGpu, CapturedRing) {
+  HRM_NEEDS_GPU();
+  const DecodeInputs in =
+      decode_inputs({.rows = 4, .capacity = 16, .window = 16, .longest = 64}, at::kBFloat16, at::kCUDA);
+  in.lengths.fill_(0);
+  DecodeInputs eager = in;
+  eager.keys = in.keys.clone();
+  eager.values = in.values.clone();
+  at::Tensor out = at::empty_like(eager.run());
   Captured captured([&] { out.copy_(in.run()); });
   for (int64_t length = 0; length < 60; length += 7) {
     in.qkv.copy_(normal(in.qkv.sizes(), 50 + static_cast<uint64_t>(length), at::kBFloat16, at::kCUDA));

@@ -15,6 +15,10 @@ TEST(DecodeAttention, Views) {
   expect_views_to_do(at::kFloat, at::kCPU);
 }
 
+TEST(DecodeAttention, Ring) {
+  expect_ring_to_do(at::kFloat, at::kCPU, /*same_bits=*/false);
+}
+
 TEST(DecodeAttention, RefusesWrongInput) {
   const DecodeInputs good = decode_inputs({}, at::kFloat, at::kCPU);
   const auto refused = [&](const std::function<void(DecodeInputs&)>& spoil, const std::vector<std::string>& parts) {

@@ -52,22 +52,25 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
 
   const int group = static_cast<int>(threadIdx.x) / G, first = static_cast<int>(threadIdx.x) % G * N;
   const int64_t begin = p.window > 0 && place + 1 > p.window ? place + 1 - p.window : 0;
+  const CachePlaces in_cache(p.places, begin);
+  const int count = static_cast<int>(place - begin);  // of the positions from the cache
   struct Positions {
     Pack<T, N> k[kUnroll], v[kUnroll];
   };
-  const auto load = [&](Positions& to, int64_t start) {
+  const auto load = [&](Positions& to, int start) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int64_t at = start + u * kGroups + group;
-      if (at < place) {
-        to.k[u] = load_pack<T, N>(keys + at * HD + first);
-        to.v[u] = load_pack<T, N>(values + at * HD + first);
+      const int at = start + u * kGroups + group;
+      if (at < count) {
+        const int64_t from = int64_t{in_cache(at)} * HD + first;
+        to.k[u] = load_pack<T, N>(keys + from);
+        to.v[u] = load_pack<T, N>(values + from);
       }
     }
   };
   Positions next;
   if constexpr (kAhead) {
-    load(next, begin);
+    load(next, 0);
     if (p.steady) wait_for_earlier();
   }
 
@@ -77,8 +80,9 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
   if (warp == 1) prepare<T, HD>(projected + (heads + kv) * HD, p.k_weight, p.eps, cos, sin, k_shared, lane);
   __syncthreads();
   if (head % share == 0 && threadIdx.x < HD) {
-    keys[place * HD + threadIdx.x] = from_float<T>(k_shared[threadIdx.x]);
-    values[place * HD + threadIdx.x] = new_value[threadIdx.x];
+    const int64_t to = int64_t{in_cache(count)} * HD + threadIdx.x;
+    keys[to] = from_float<T>(k_shared[threadIdx.x]);
+    values[to] = new_value[threadIdx.x];
   }
 
   const float scale = rsqrtf(static_cast<float>(HD)) * kLog2e;
@@ -98,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
   mixed.sum = group == 0 ? 1 : 0;
   if (group != 0) mixed.greatest = -INFINITY;
 
-  for (int64_t start = begin; start < place; start += kGroups * kUnroll) {
+  for (int start = 0; start < count; start += kGroups * kUnroll) {
     Positions now;
     if constexpr (kAhead) {
       now = next;
@@ -109,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
     float score[kUnroll], top = -INFINITY;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const bool there = start + u * kGroups + group < place;
+      const bool there = start + u * kGroups + group < count;
       score[u] = 0;
 #pragma unroll
       for (int n = 0; n < N; ++n) score[u] += there ? q[n] * to_float(now.k[u].value[n]) : 0;

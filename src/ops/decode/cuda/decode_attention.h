@@ -24,6 +24,7 @@ struct DecodeAttention {
   int64_t rows, heads, kv_heads, head_dim;
   int64_t key_row, key_head, value_row, value_head;  // strides
   int64_t window;                                    // 0: none
+  int64_t places;                                    // S: position p is at place p mod S
   float eps;
   bool steady;  // the kernel queued before does not write lengths and caches: they are read while that one still runs
   Element element;

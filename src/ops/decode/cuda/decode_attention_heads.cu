@@ -67,6 +67,9 @@ __global__ void __launch_bounds__(kThreads, 3) decode_heads(DecodeAttention p) {
   T* const values = static_cast<T*>(p.values) + row * p.value_row + kv * p.value_head;
   const int64_t begin = p.window > 0 && place + 1 > p.window ? place + 1 - p.window : 0;
 
+  const CachePlaces in_cache(p.places, begin);
+  const int count = static_cast<int>(place - begin);  // of the positions from the cache
+
   // Chunk c of a tile's row r is at chunk c ^ (r / kLines % 8): eight rows of one chunk are in all banks.
   const auto at = [&](int of_row, int chunk) {
     return static_cast<uint32_t>((of_row * kChunks + (chunk ^ (of_row / kLines & kMix))) * 16);
@@ -79,23 +82,24 @@ __global__ void __launch_bounds__(kThreads, 3) decode_heads(DecodeAttention p) {
   uint32_t copy_at[kOffsets];
 #pragma unroll
   for (int j = 0; j < kOffsets; ++j) copy_at[j] = at(j * kRowsAtOnce + copy_row, copy_chunk);
-  const auto load = [&](int stage, int64_t first) {
-    if (first < place) {
-      const int64_t from = (first + copy_row) * HD + copy_chunk * 8;
-      const int left = static_cast<int>(min(place - first, int64_t{kTile})) - copy_row;
+  const auto load = [&](int stage, int first) {
+    if (first < count) {
+      const int left = min(count - first, kTile) - copy_row;
 #pragma unroll
       for (int j = 0; j < kCopies; ++j) {
         const uint32_t to =
             copy_at[j % kOffsets] + stage * Shared::kTileBytes + j / kOffsets * kOffsets * kRowsAtOnce * HD * 2;
         const bool there = j * kRowsAtOnce < left;
-        copy_async(tiles_k + to, keys + from + (there ? j * kRowsAtOnce * HD : -copy_row * HD), there);
-        copy_async(tiles_v + to, values + from + (there ? j * kRowsAtOnce * HD : -copy_row * HD), there);
+        const int at_place = in_cache(there ? first + copy_row + j * kRowsAtOnce : first);
+        const int64_t from = int64_t{at_place} * HD + copy_chunk * 8;
+        copy_async(tiles_k + to, keys + from, there);
+        copy_async(tiles_v + to, values + from, there);
       }
     }
     copy_async_commit();
   };
   constexpr int kTurn = kWarps * kTile;
-  const int64_t mine = begin + warp * kTile;
+  const int mine = warp * kTile;
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) load(stage, mine + stage * kTurn);
   if (p.steady) wait_for_earlier();
@@ -115,8 +119,8 @@ __global__ void __launch_bounds__(kThreads, 3) decode_heads(DecodeAttention p) {
     const auto copy = [&](T* to, const T* from) {
       reinterpret_cast<uint4*>(to)[threadIdx.x] = reinterpret_cast<const uint4*>(from)[threadIdx.x];
     };
-    copy(keys + place * HD, k_shared);
-    copy(values + place * HD, new_value);
+    copy(keys + int64_t{in_cache(count)} * HD, k_shared);
+    copy(values + int64_t{in_cache(count)} * HD, new_value);
   }
 
   const float scale = rsqrtf(static_cast<float>(HD)) * kLog2e;
@@ -144,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_heads(DecodeAttention p) {
   for (int i = 0; i < 4; ++i) v_at[i] = at(lane % 16, (2 * i + lane / 16) % kChunks);
   float greatest = -INFINITY, sum = 0, mixed[HD / 8][4] = {};
   int stage = 0;
-  for (int64_t first = mine; first < place; first += kTurn) {
+  for (int first = mine; first < count; first += kTurn) {
     copy_async_wait<kStages - 1>();
     __syncwarp();
     // Eight positions to a matrix, two of them with 16 elements each.
@@ -165,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_heads(DecodeAttention p) {
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const bool there = first + 8 * half + 2 * part + e < place;
+        const bool there = first + 8 * half + 2 * part + e < count;
         score[half][e] = there ? score[half][e] * scale : -INFINITY;
         top = fmaxf(top, score[half][e]);
       }

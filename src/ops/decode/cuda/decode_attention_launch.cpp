@@ -52,6 +52,7 @@ at::Tensor decode_attention_cuda(const at::Tensor& qkv, const at::Tensor& keys, 
   params.value_row = values.stride(0);
   params.value_head = values.stride(1);
   params.window = window;
+  params.places = keys.size(2);
   params.eps = static_cast<float>(eps);
   params.steady = steady && places.is_same(lengths);  // a copy of them would be that kernel
   params.element = cuda::element_of(rows);

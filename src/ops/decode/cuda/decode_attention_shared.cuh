@@ -7,6 +7,17 @@ namespace hrm::ops::cuda {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
+// Where the positions from `begin` on are in a cache of `places`: p at p mod places. As those in use are at most
+// `places`, none needs a division of its own.
+struct CachePlaces {
+  int places, first;
+
+  __device__ inline CachePlaces(int64_t places, int64_t begin)
+      : places(static_cast<int>(places)), first(static_cast<int>(begin < places ? begin : begin % places)) {}
+  // Of the position begin + i.
+  __device__ inline int operator()(int i) const { return i + first < places ? i + first : i + first - places; }
+};
+
 template <typename T>
 __device__ inline float rounded(float value) {
   return to_float(from_float<T>(value));
