@@ -16,6 +16,8 @@ at::Tensor causal_mask(int64_t positions, const AttentionSpans& spans, at::Devic
 
 at::Tensor masked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const AttentionSpans& spans) {
+  // Of no rows, LibTorch returns no tensor on a GPU.
+  if (q.numel() == 0) return (q + (k.sum() + v.sum())).contiguous();
   const int64_t share = q.size(2) / k.size(2);
   // ATen's kernels that take a mask know no groups.
   const auto for_queries = [&](const at::Tensor& t) {

@@ -91,9 +91,9 @@ class CausalPlan : public ModelPlan {
   double nf4_values() const { return nf4_values_; }
   // Values of the matrices that a token is multiplied with, without the head.
   double block_values() const;
-  // Values of those that so many tokens read together: of experts, the ones that some token goes to.
+  // Values of those that a number of tokens read together: of experts, the ones that some token goes to.
   double read_values(double tokens) const;
-  // Rows of the experts' products for so many tokens, padding included.
+  // Rows of the experts' products for a number of tokens, padding included.
   double expert_rows(double tokens) const;
 
   std::string name() const override { return name_; }
