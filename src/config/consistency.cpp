@@ -118,7 +118,8 @@ void check_unread(const Checker& check, const Config& c) {
   for (const Field& field : fields()) {
     if (!is_read_by(field, c.task)) continue;
     for (const ReadWhen& condition : field.read_when) {
-      if (holds(condition, c)) continue;
+      // A condition on a key of another task says nothing about this one.
+      if (!is_read_by(*find_field(condition.key), c.task) || holds(condition, c)) continue;
       check.refuse_unread({field.key.c_str()}, condition.key, condition.why, condition.way_out);
       break;
     }

@@ -80,8 +80,9 @@ void add_older_names(ordered_json& root) {
   ordered_json mixed = schema_of(find_field("precision.compute")->rule);
   mixed["enum"].push_back("none");
   mixed["enum"].push_back("fp8");
-  add_key(root, "train.mixed_precision", deprecated(mixed, "use precision.compute and precision.recursions"));
-  add_key(root, "train.fp8.format", deprecated({{"const", "e4m3"}}, "no other is possible; leave it out"));
+  add_key(root, "train.mixed_precision",
+          deprecated(mixed, "use precision.compute, and precision.recursions or precision.blocks"));
+  add_key(root, "train.fp8.format", deprecated({{"enum", {"hybrid", "e4m3"}}}, "use precision.fp8_gradients"));
   add_key(root, "train.fp8.recipe.interval", deprecated({{"const", 1}}, "no other is possible; leave it out"));
   add_key(root, "train.fp8.recipe.amax_compute_algo",
           deprecated({{"const", "max"}}, "no other is possible; leave it out"));

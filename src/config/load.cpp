@@ -184,6 +184,10 @@ void set_value(LoadedConfig& loaded, const std::string& key, const json& value, 
 struct Loading {
   LoadedConfig loaded;
   std::optional<bool> tf32;  // train.enable_tf32: whether an "fp32" of the old meaning uses TF32 products
+  // Whether train.mixed_precision is fp8, and train.fp8.format: the task decides about the keys that they set.
+  std::optional<bool> fp8;
+  std::optional<std::string> fp8_format;
+  Origin fp8_origin, fp8_format_origin;
   std::optional<int64_t> capture_batch;
   Origin capture_batch_origin;
 
@@ -198,7 +202,9 @@ void set_legacy(Loading& loading, const std::string& key, const json& value, con
     require(fits, ExitCode::usage, place(origin), ": ", key, " = ", shown(value), " ", rule...);
   };
   if (key == kFp8Format) {
-    need(value == "e4m3", "is not possible: fp8 recursions have no gradients and use e4m3; leave it out");
+    need(value == "e4m3" || value == "hybrid", "is not possible: use e4m3, or hybrid in task language");
+    loading.fp8_format = value.get<std::string>();
+    loading.fp8_format_origin = origin;
   } else if (key == kFp8Interval) {
     need(value == 1, "is not possible: fp8 scales are renewed at every step; leave it out");
   } else if (key == kFp8Algorithm) {
@@ -210,7 +216,8 @@ void set_legacy(Loading& loading, const std::string& key, const json& value, con
               : fp8           ? json("bf16")
                               : value,
               origin, key);
-    set_value(loading.loaded, "precision.recursions", fp8 ? "fp8" : "same", origin);
+    loading.fp8 = fp8;
+    loading.fp8_origin = origin;
   } else if (key == kTf32) {
     need(value.is_boolean(), "must be true or false");
     loading.tf32 = value.get<bool>();
@@ -236,6 +243,8 @@ void set_any(Loading& loading, const std::string& typed, const std::string& key,
   set_value(loading.loaded, key, canonical_value(typed, value), origin, typed);
   // Who says it in today's words means today's "fp32", exact, whatever an older file said about TF32.
   if (typed == "precision.compute") loading.tf32.reset();
+  if (typed == "precision.recursions" || typed == "precision.blocks") loading.fp8.reset();
+  if (typed == "precision.fp8_gradients") loading.fp8_format.reset();
 }
 
 // A number of steps to trace, given without saying whether, says it.
@@ -312,6 +321,18 @@ void resolve_legacy(Loading& loading) {
   ComputePrecision& compute = loaded.config.precision.compute;
   if (loading.tf32 && (compute == ComputePrecision::fp32 || compute == ComputePrecision::tf32)) {
     compute = *loading.tf32 ? ComputePrecision::tf32 : ComputePrecision::fp32;
+  }
+  const bool blocks = is_read_by(*find_field("precision.blocks"), loaded.config.task);
+  if (loading.fp8) {
+    set_value(loaded, blocks ? "precision.blocks" : "precision.recursions", *loading.fp8 ? "fp8" : "same",
+              loading.fp8_origin);
+  }
+  if (!loading.fp8_format) return;
+  const bool hybrid = *loading.fp8_format == "hybrid";
+  require(blocks || !hybrid, ExitCode::usage, place(loading.fp8_format_origin), ": ", kFp8Format,
+          " = hybrid is not possible: fp8 recursions have no gradients and use e4m3; leave it out");
+  if (blocks) {
+    set_value(loaded, "precision.fp8_gradients", hybrid ? "e5m2" : "e4m3", loading.fp8_format_origin);
   }
 }
 

@@ -239,6 +239,30 @@ std::vector<std::pair<std::string, nn::MoeFeedForward*>> mixtures_of(torch::nn::
 
 namespace {
 
+void add_token_linears(const std::shared_ptr<torch::nn::Module>& module, const std::string& name, bool in_block,
+                       std::vector<nn::NamedLinear>& found) {
+  if (dynamic_cast<nn::MoeFeedForward*>(module.get()) != nullptr || dynamic_cast<HrmCore*>(module.get()) != nullptr) {
+    return;
+  }
+  auto* linear = dynamic_cast<nn::Linear*>(module.get());
+  const bool of_memory = name.ends_with(".cross_attn.kv_proj");
+  if (in_block && linear != nullptr && !of_memory) found.push_back({name, linear});
+  const bool block = in_block || dynamic_cast<nn::TransformerBlock*>(module.get()) != nullptr;
+  for (const auto& child : module->named_children()) {
+    add_token_linears(child.value(), name.empty() ? child.key() : cat(name, ".", child.key()), block, found);
+  }
+}
+
+}  // namespace
+
+std::vector<nn::NamedLinear> token_linears(torch::nn::Module& model) {
+  std::vector<nn::NamedLinear> found;
+  for (const auto& child : model.named_children()) add_token_linears(child.value(), child.key(), false, found);
+  return found;
+}
+
+namespace {
+
 // Multiplications and additions of one forward pass.
 class Flops {
  public:

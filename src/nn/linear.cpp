@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/fp8_linears.h"
 #include "hrm/nn/lora.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
@@ -30,14 +31,19 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
   const auto with_bias = [&](const at::Tensor& y) { return bias_.defined() ? y + bias_.to(y.scalar_type()) : y; };
   if (const LoraAdapter* lora = adapter()) return with_bias(lora->forward(x, frozen_weight()));
   if (format_ == WeightFormat::nf4) return with_bias(frozen_linear(x, frozen_weight()));
+  if (const Fp8Layer* layer = fp8()) return with_bias(layer->forward(x, compute_weight_, weight_));
   return ops::linear(x, compute_weight(), weight_, bias_);
 }
 
 at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual) const {
-  if (bias_.defined()) return residual + forward(x);
+  if (bias_.defined() || fp8() != nullptr) return residual + forward(x);
   if (const LoraAdapter* lora = adapter()) return lora->forward(x, frozen_weight(), residual);
   if (format_ == WeightFormat::nf4) return frozen_linear(x, frozen_weight(), residual);
   return ops::linear_add(x, compute_weight(), weight_, residual);
+}
+
+const Fp8Layer* Linear::fp8() const {
+  return fp8_ && fp8_->runs() ? fp8_.get() : nullptr;
 }
 
 const at::Tensor& Linear::compute_weight() const {

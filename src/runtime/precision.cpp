@@ -29,18 +29,35 @@ int compute_capability(at::Device device) {
   return 0;
 }
 
+std::string gpu_name(at::Device device) {
+#if HRM_WITH_CUDA
+  cudaDeviceProp properties{};
+  if (device.is_cuda() && cudaGetDeviceProperties(&properties, device.index()) == cudaSuccess) return properties.name;
+#endif
+  (void)device;
+  return "GPU";
+}
+
+std::string why_no_fp8(const std::string& gpu, int capability) {
+  if (capability >= 89) return "";
+  return cat("the ", gpu, " has compute capability ", capability / 10, ".", capability % 10,
+             " and fp8 products need 8.9 or later");
+}
+
 }  // namespace
 
 std::string why_no_fp8(at::Device device, bool reference_ops) {
   if (reference_ops) return "";
   if (!device.is_cuda()) return "the kernels for it need a GPU";
-  return why_no_fp8(compute_capability(device));
+  return why_no_fp8(gpu_name(device), compute_capability(device));
+}
+
+std::string why_no_fp8_blocks(at::Device device, bool reference_ops) {
+  return device.is_cpu() ? "" : why_no_fp8(device, reference_ops);
 }
 
 std::string why_no_fp8(int capability) {
-  if (capability >= 89) return "";
-  return cat("the GPU has compute capability ", capability / 10, ".", capability % 10,
-             " and fp8 products need 8.9 or later");
+  return why_no_fp8("GPU", capability);
 }
 
 Precision choose_precision(const config::PrecisionConfig& config, at::Device device, bool reference_ops) {
@@ -64,6 +81,13 @@ Precision choose_precision(const config::PrecisionConfig& config, at::Device dev
             "; set it to 'same', or ops.backend to reference (slow: for tests)");
     precision.fp8_recursions = true;
     precision.name += " with fp8 recursions";
+  }
+  if (config.blocks == config::BlockPrecision::fp8) {
+    const std::string reason = why_no_fp8_blocks(device, reference_ops);
+    require(reason.empty(), ExitCode::environment, "precision.blocks is 'fp8', but ", reason,
+            "; set it to 'same', or ops.backend to reference (slow: for tests)");
+    precision.fp8_blocks = true;
+    precision.name += " with fp8 blocks";
   }
   return precision;
 }

@@ -10,12 +10,16 @@
 
 namespace hrm::train {
 
-MetricWindow::MetricWindow(int64_t task_sums, int64_t extras, bool several_ranks)
-    : task_sums_(task_sums), several_ranks_(several_ranks), sums_(at::zeros({task_sums + extras}, at::kDouble)) {}
+MetricWindow::MetricWindow(int64_t task_sums, int64_t extras, bool several_ranks, bool switched)
+    : task_sums_(task_sums),
+      several_ranks_(several_ranks),
+      switched_(switched),
+      sums_(at::zeros({task_sums + extras}, at::kDouble)) {}
 
 void MetricWindow::visit_state(StateVisitor& visitor) {
-  visitor.tensor(cat(kStatePrefix, "sums"), sums_, StateRole::loop);
-  visitor.integer(cat(kStatePrefix, "steps"), steps_);
+  const char* prefix = switched_ ? kSwitchedStatePrefix : kStatePrefix;
+  visitor.tensor(cat(prefix, "sums"), sums_, StateRole::loop);
+  visitor.integer(cat(prefix, "steps"), steps_);
 }
 
 void MetricWindow::add(const double* values) {

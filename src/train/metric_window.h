@@ -16,11 +16,14 @@ class MetricWindow : public Stateful {
  public:
   // `task_sums` sums of the task, behind which `extras` values of enum Extra come. With `several_ranks` the host looks
   // at a step when kAgreementLag later ones are under way: a window ends when its last step was queued.
-  MetricWindow(int64_t task_sums, int64_t extras, bool several_ranks);
+  // `switched`: the task's sums have some that a resume may switch on and off (Task::has_switched_metrics).
+  MetricWindow(int64_t task_sums, int64_t extras, bool several_ranks, bool switched = false);
 
   // Prefix of the state's names. Earlier versions kept fewer values, under the second one. That window is dropped, so
   // the first line after such a resume covers only later steps.
-  static constexpr const char *kStatePrefix = "loop.open_window.", *kEarlierStatePrefix = "loop.window_";
+  // A window with switched metrics has the third one, so a resume that switches drops the open window alike.
+  static constexpr const char *kStatePrefix = "loop.open_window.", *kEarlierStatePrefix = "loop.window_",
+                              *kSwitchedStatePrefix = "loop.switched_window.";
   // The sums and the number of steps; clocks are of this process.
   void visit_state(StateVisitor& visitor) override;
 
@@ -65,7 +68,7 @@ class MetricWindow : public Stateful {
   static_assert(static_cast<int64_t>(kAgreementLag) < kQueued);
 
   int64_t task_sums_;
-  bool several_ranks_;
+  bool several_ranks_, switched_;
   at::Tensor sums_;  // float64 on the CPU
   int64_t steps_ = 0;
   int64_t first_step_ = 0;                      // the timing starts after this step

@@ -115,7 +115,8 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
     comm_->set_clock(clock_.get());
   }
   stop_ = at::zeros({}, on_device.dtype(at::kDouble));
-  window_ = std::make_unique<MetricWindow>(num_task_sums_, sums - num_task_sums_, !comm_->alone());
+  window_ = std::make_unique<MetricWindow>(num_task_sums_, sums - num_task_sums_, !comm_->alone(),
+                                           task.has_switched_metrics());
   const std::string trace = comm_->main() ? std::string("trace.json") : cat("trace_rank_", comm_->rank(), ".json");
   traces_ = std::make_unique<TraceWindow>(config.profiling, runtime.device, run_dir_ / trace);
   early_stop_ = std::make_unique<EarlyStop>(config.train);

@@ -135,8 +135,8 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
                      bool accept_data_change) {
   auto whole = parallel::GatheredState::room_for(*this);
   std::vector<std::string> optional = StepGuard::optional_state();
-  optional.insert(optional.end(),
-                  {MetricWindow::kStatePrefix, MetricWindow::kEarlierStatePrefix, EarlyStop::kStatePrefix});
+  optional.insert(optional.end(), {MetricWindow::kStatePrefix, MetricWindow::kSwitchedStatePrefix,
+                                   MetricWindow::kEarlierStatePrefix, EarlyStop::kStatePrefix});
   if (const std::string more = task_.optional_state(); !more.empty()) optional.push_back(more);
   checkpoint::load_checkpoint(checkpoint, whole, optional);
   whole.hand_out();

@@ -19,6 +19,7 @@ namespace hrm::commands {
 namespace {
 
 using test::Overrides;
+using test::with;
 using testing::gpu;
 using testing::HostBytes;
 using testing::item;
@@ -72,7 +73,10 @@ std::vector<PlanVariant> variants() {
       {"jitter", decoder({"moe.experts=4", "moe.inner=512", "moe.jitter=0.01", "moe.shared_experts=1"})},
       {"swiglu_experts", decoder({"moe.experts=4", "moe.inner=256", "moe.activation=swiglu", "moe.every=2"})},
       {"swiglu_shared", decoder({"moe.experts=4", "moe.inner=256", "moe.activation=swiglu", "moe.shared_experts=1"})},
+      {"fp8", decoder({"precision.blocks=fp8", "lm.qk_norm=true"})},
+      {"fp8_recompute", decoder({"precision.blocks=fp8", "lm.recompute=true", "lm.layers=6"})},
       {"hrm", {}},
+      {"hrm_fp8", {"precision.blocks=fp8"}},
       {"all_cycles", {"lm.gradient_cycles=0"}},
       {"supervised", {"objective.deep_supervision=0.5"}},
       {"cross_attention", {"lm.bridge=cross_attention"}},
@@ -89,6 +93,7 @@ struct PlanStep {
   models::LanguageInputs inputs;
   at::Tensor labels;
   objectives::LanguageLossOptions options;
+  std::unique_ptr<nn::Fp8Linears> fp8;
 
   PlanStep(const Overrides& overrides, at::ScalarType dtype) {
     Overrides all{"task=language"};
@@ -111,7 +116,13 @@ struct PlanStep {
                .halting = config.objective.halting,
                .halting_target = config.objective.halting_target,
                .chunk = config.objective.chunk};
+    if (!in_fp8()) return;
+    fp8 = std::make_unique<nn::Fp8Linears>(models::token_linears(*model), nn::Fp8LinearsOptions{});
+    fp8->begin_step(/*warm_up=*/false);
+    fp8->quantize_weights();
   }
+
+  bool in_fp8() const { return config.precision.blocks == config::BlockPrecision::fp8; }
 
   // `between`: called when everything that the backward pass needs is there.
   template <class Between>
@@ -129,6 +140,24 @@ struct PlanStep {
     return static_cast<double>(answers * labels.numel()) * width * size + 4 * width * static_cast<double>(kVocabulary);
   }
 };
+
+TEST(LanguagePlan, CountsWhatFp8BlocksKeep) {
+  const auto planned = [](const Overrides& more) {
+    return make_plan(
+        plan_input(small(decoder(with({"precision.compute=bf16", "runtime.device=auto"}, more))), kVocabulary));
+  };
+  const Plan same = planned({}), fp8 = planned({"precision.blocks=fp8"});
+  const Plan less = planned({"precision.blocks=fp8", "precision.fp8_skip=*.layers.0.*"});
+  // Two bytes for each weight of three blocks: qkv, o, gate_up and down.
+  const double block = 2 * (4 * 64 * 64 + 3 * 64 * 256);
+  EXPECT_EQ(item(same.memory, "8-bit copies"), 0);
+  EXPECT_EQ(item(fp8.memory, "8-bit copies"), 3 * block);
+  EXPECT_EQ(item(less.memory, "8-bit copies"), 2 * block);
+  EXPECT_LT(item(fp8.memory, "activations kept"), 0.9 * item(same.memory, "activations kept"));
+  test::expect_error(ExitCode::usage, {"precision.blocks is 'fp8'", "A100", "--gpu"}, [] {
+    make_plan(plan_input(small(decoder({"precision.blocks=fp8", "runtime.device=auto"})), kVocabulary, "A100"));
+  });
+}
 
 class LanguagePlanTest : public ::testing::TestWithParam<PlanVariant> {};
 
@@ -150,13 +179,14 @@ TEST_P(LanguagePlanTest, KeepsWhatAStepKeeps) {
     Overrides overrides = small(GetParam().overrides);
     overrides.push_back(dtype == at::kFloat ? "precision.compute=fp32" : "precision.compute=bf16");
     overrides.push_back("runtime.device=auto");
-    const Plan plan = make_plan(plan_input(overrides, kVocabulary, "A100"));
+    const Plan plan = make_plan(plan_input(overrides, kVocabulary, step.in_fp8() ? "H200" : "A100"));
     const double planned = item(plan.memory, "activations kept");
     const double peak = static_cast<double>(bytes->peak), planned_peak = planned + item(plan.memory, "temporaries");
     EXPECT_NEAR(planned, kept, 0.03 * kept) << toString(dtype);
     // The CPU adds what is in 16 bits by way of float32, which takes more than a GPU does.
     // And its norms and attention have temporaries, which show where the backward pass of the core is the peak.
-    if (dtype == at::kFloat) {
+    // The reference of 8-bit products has its operands in float32.
+    if (dtype == at::kFloat && !step.in_fp8()) {
       EXPECT_NEAR(planned_peak, peak, (GetParam().name == "mamba2" ? 0.1 : 0.05) * peak) << plan.peak_moment;
     }
   }

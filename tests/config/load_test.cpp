@@ -291,6 +291,22 @@ TEST(Load, NamesOfOlderSystems) {
   EXPECT_EQ(fp8.config.precision.fp8_amax_history, 32);
   EXPECT_EQ(fp8.origin("precision.fp8_margin").text(), "a.json:3");
 
+  // For language models the same names mean their blocks, in any order.
+  const LoadedConfig blocks = parse(R"({"train": {"mixed_precision": "fp8", "fp8": {"format": "hybrid"}},
+    "task": "language", "lm": {"arch": "decoder"}})");
+  EXPECT_EQ(blocks.config.precision.blocks, BlockPrecision::fp8);
+  EXPECT_EQ(blocks.config.precision.recursions, RecursionPrecision::same);
+  EXPECT_EQ(blocks.config.precision.compute, ComputePrecision::bf16);
+  EXPECT_EQ(blocks.config.precision.fp8_gradients, Fp8Gradients::e5m2);
+  EXPECT_EQ(blocks.origin("precision.blocks").text(), "a.json:1");
+  const std::string language = R"({"train": {"mixed_precision": "fp8", "fp8": {"format": "e4m3"}},
+    "task": "language", "lm": {"arch": "decoder"}})";
+  EXPECT_EQ(parse(language).config.precision.fp8_gradients, Fp8Gradients::e4m3);
+  EXPECT_EQ(parse(language, {"precision.blocks=same"}).config.precision.blocks, BlockPrecision::same);
+  EXPECT_EQ(parse(language, {"precision.fp8_gradients=e5m2"}).config.precision.fp8_gradients, Fp8Gradients::e5m2);
+  EXPECT_EQ(parse(language, {"train.mixed_precision=bf16"}).config.precision.blocks, BlockPrecision::same);
+  EXPECT_NE(load_fault("{}", {"train.fp8.format=hybrid"}).find("use e4m3"), std::string::npos);
+
   EXPECT_FALSE(parse("{\"train\": {\"use_cuda_graphs\": false}}").config.runtime.cuda_graphs);
   EXPECT_FALSE(parse("{}", {"use_cudagraphs=false"}).config.runtime.cuda_graphs);
   EXPECT_FALSE(parse("{}", {"static_shapes=false"}).config.runtime.cuda_graphs);

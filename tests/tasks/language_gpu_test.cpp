@@ -27,6 +27,7 @@ Overrides on_gpu(const Overrides& more, bool graphs) {
 struct LanguageGpuVariant {
   std::string name;
   Overrides overrides;
+  int64_t replays = 21;  // all steps but three eager ones of each form
 };
 class LanguageGpu : public ::testing::TestWithParam<LanguageGpuVariant> {};
 
@@ -48,7 +49,7 @@ TEST_P(LanguageGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
     SmallLanguage graph(dir / "graph", on_gpu(GetParam().overrides, true));
     graph.trainer.start_fresh();
     graph.trainer.run();
-    EXPECT_EQ(graph.trainer.captured_step().replays(), 21) << graph.trainer.captured_step().reason();
+    EXPECT_EQ(graph.trainer.captured_step().replays(), GetParam().replays) << graph.trainer.captured_step().reason();
     expect_same(graph);
     EXPECT_EQ(metrics_without_timing(dir / "graph"), metrics_without_timing(dir / "eager"));
   }
@@ -88,6 +89,18 @@ INSTANTIATE_TEST_SUITE_P(
                       LanguageGpuVariant{"cross_attention", {"lm.bridge=cross_attention", "lm.gate_warmup_steps=5"}},
                       LanguageGpuVariant{"prototype",
                                          {"lm.style=prototype", "objective.halting=0.1", "optim.name=lion"}},
+                      // One step with current scales, then the form with delayed ones.
+                      LanguageGpuVariant{"fp8",
+                                         {"lm.arch=decoder", "lm.recompute=true", "data.encoder_len=26",
+                                          "train.micro_batch_size=4", "precision.blocks=fp8"},
+                                         20},
+                      LanguageGpuVariant{"fp8_warm_up",
+                                         {"data.encoder_len=32", "precision.blocks=fp8", "precision.fp8_warmup_steps=8",
+                                          "moe.experts=8", "moe.inner=256", "moe.every=2", "moe.place=decoder"},
+                                         18},
+                      LanguageGpuVariant{"fp8_current",
+                                         {"lm.arch=decoder", "data.encoder_len=26", "precision.blocks=fp8",
+                                          "precision.fp8_scaling=current", "precision.fp8_gradients=e4m3"}},
                       LanguageGpuVariant{"fp32_muon", {"precision.compute=fp32", "optim.name=muon", "optim.lr=0.02"}}),
     [](const auto& info) { return info.param.name; });
 

@@ -14,6 +14,7 @@ inline const ReadWhen kScaledLoss{
     "precision.compute", {"fp16"}, "needs no scaled loss", "set precision.compute to fp16"};
 inline const ReadWhen kFp8Recursions{
     "precision.recursions", {"fp8"}, "has no fp8 scales", "set precision.recursions to fp8"};
+inline const ReadWhen kFp8Blocks{"precision.blocks", {"fp8"}, "has no fp8 scales", "set precision.blocks to fp8"};
 inline const ReadWhen kNvtx{
     "profiling.nvtx.enabled", {"true"}, "names no ranges", "set profiling.nvtx.enabled to true"};
 inline const ReadWhen kTrace{"profiling.trace", {"true"}, "records nothing", "set profiling.trace to true"};
@@ -30,10 +31,32 @@ struct EnumNames<RecursionPrecision> {
   static constexpr const char* kNames[] = {"same", "fp8"};
 };
 
+enum class BlockPrecision { same, fp8 };
+template <>
+struct EnumNames<BlockPrecision> {
+  static constexpr const char* kNames[] = {"same", "fp8"};
+};
+
+enum class Fp8Gradients { e5m2, e4m3 };
+template <>
+struct EnumNames<Fp8Gradients> {
+  static constexpr const char* kNames[] = {"e5m2", "e4m3"};
+};
+
+enum class Fp8Scaling { delayed, current };
+template <>
+struct EnumNames<Fp8Scaling> {
+  static constexpr const char* kNames[] = {"delayed", "current"};
+};
+
 // Arithmetic. Weights, gradients, optimizer and losses are float32 whatever is chosen here.
 struct PrecisionConfig {
   ComputePrecision compute = ComputePrecision::automatic;
   RecursionPrecision recursions = RecursionPrecision::same;
+  BlockPrecision blocks = BlockPrecision::same;
+  Fp8Scaling fp8_scaling = Fp8Scaling::delayed;
+  Fp8Gradients fp8_gradients = Fp8Gradients::e5m2;
+  std::string fp8_skip;
   int64_t fp8_amax_history = 16;
   int64_t fp8_margin = 0;
   int64_t fp8_warmup_steps = 0;
@@ -51,15 +74,31 @@ struct PrecisionConfig {
       "delayed scaling. fp8 needs a GPU of compute capability 8.9 or later; with ops.backend=reference it runs "
       "anywhere, slowly",
       Tasks{"puzzle"}, Resume::free);
+    f("blocks", &PrecisionConfig::blocks, Choice<BlockPrecision>{}, "",
+      "arithmetic of linear layers in token blocks while they train: same = as precision.compute; fp8 = 8-bit operands "
+      "in all three products, but not in heads, embeddings, norms, experts and the reasoning core. fp8 needs a GPU of "
+      "compute capability 8.9 or later; a CPU runs the reference, slowly",
+      Tasks{"language"}, Resume::free);
+    f("fp8_scaling", &PrecisionConfig::fp8_scaling, Choice<Fp8Scaling>{}, "",
+      "scales of activations and gradients of fp8 blocks: delayed = from the maxima of earlier steps; current = from "
+      "each tensor's own maximum, which reads it once more. Weights always have current scales",
+      Tasks{"language"}, Resume::free, kFp8Blocks);
+    f("fp8_gradients", &PrecisionConfig::fp8_gradients, Choice<Fp8Gradients>{}, "",
+      "format of the gradients of fp8 blocks: e5m2 has a wider range, e4m3 one more bit of mantissa. After a change on "
+      "resume, scales start afresh",
+      Tasks{"language"}, Resume::free, kFp8Blocks);
+    f("fp8_skip", &PrecisionConfig::fp8_skip, AnyText{}, "",
+      "comma-separated globs of linear layers that stay in precision.compute, e.g. *.layers.0.*,*down_proj",
+      Tasks{"language"}, Resume::free, kFp8Blocks);
     f("fp8_amax_history", &PrecisionConfig::fp8_amax_history, IntRange{1, 1024}, "steps",
-      "number of past steps whose largest magnitude sets the scale of an fp8 tensor", Tasks{"puzzle"}, Resume::free,
-      OtherName{"train.fp8.recipe.amax_history_len"}, kFp8Recursions);
+      "number of past steps whose largest magnitude sets the scale of an fp8 tensor", Tasks{"puzzle language"},
+      Resume::free, OtherName{"train.fp8.recipe.amax_history_len"}, kFp8Recursions, kFp8Blocks);
     f("fp8_margin", &PrecisionConfig::fp8_margin, IntRange{0, 8}, "",
-      "leave headroom by dividing fp8 scales by 2^margin", Tasks{"puzzle"}, Resume::free,
-      OtherName{"train.fp8.recipe.margin"}, kFp8Recursions);
+      "leave headroom by dividing fp8 scales by 2^margin", Tasks{"puzzle language"}, Resume::free,
+      OtherName{"train.fp8.recipe.margin"}, kFp8Recursions, kFp8Blocks);
     f("fp8_warmup_steps", &PrecisionConfig::fp8_warmup_steps, IntRange{0}, "steps",
-      "steps before fp8 begins; until then recursions run in precision.compute", Tasks{"puzzle"}, Resume::free,
-      OtherName{"train.fp8.warmup_steps"}, kFp8Recursions);
+      "steps before fp8 begins; until then recursions or blocks run in precision.compute, and blocks gather maxima",
+      Tasks{"puzzle language"}, Resume::free, OtherName{"train.fp8.warmup_steps"}, kFp8Recursions, kFp8Blocks);
     f("loss_scale", &PrecisionConfig::loss_scale, RealRange{1, 16777216}, "",
       "scale that multiplies the loss at the start of an fp16 run. It halves when a gradient overflows, and that step "
       "is skipped",

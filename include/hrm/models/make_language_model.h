@@ -9,6 +9,7 @@
 
 #include "hrm/config/config.h"
 #include "hrm/models/language_model.h"
+#include "hrm/nn/fp8_linears.h"
 #include "hrm/nn/mamba2.h"
 #include "hrm/nn/moe.h"
 
@@ -65,6 +66,10 @@ nn::Mamba2Options mamba2_options(const config::LmConfig& config);
 
 // The mixtures of experts of a model and their names, in module-tree order.
 std::vector<std::pair<std::string, nn::MoeFeedForward*>> mixtures_of(torch::nn::Module& model);
+
+// The linear layers of a model's token blocks, in module-tree order: what precision.blocks=fp8 is for. Not those of
+// experts, of the reasoning core, or of keys and values that cross-attention reads from a memory.
+std::vector<nn::NamedLinear> token_linears(torch::nn::Module& model);
 
 // FLOPs of the GEMMs for one training row, forward and backward, counting padded rows.
 double training_flops_per_row(const config::Config& config, const LanguageSizes& sizes);

@@ -6,12 +6,14 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "hrm/nn/frozen_weight.h"
 #include "hrm/nn/parameter.h"
 
 namespace hrm::nn {
 
+class Fp8Layer;
 class LoraAdapter;
 
 // How a layer stores its weight.
@@ -47,15 +49,20 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   const at::Tensor& compute_weight() const;
   // As compute_weight(), but without any adapter.
   const at::Tensor& base_weight() const { return compute_weight_; }
-  // Whether forward() is more than one GEMM with a fixed weight: there is a bias, the weight is NF4, or an adapter is
-  // active.
-  bool needs_forward() const { return bias_.defined() || format_ == WeightFormat::nf4 || adapter() != nullptr; }
+  // Whether forward() is more than one GEMM with a fixed weight: there is a bias, the weight is NF4, an adapter is
+  // active, or a recorded pass runs in 8 bits.
+  bool needs_forward() const {
+    return bias_.defined() || format_ == WeightFormat::nf4 || adapter() != nullptr || fp8() != nullptr;
+  }
 
   // Attaches an adapter. Only once.
   void attach(std::shared_ptr<LoraAdapter> adapter);
   // The active adapter. Null if there is none, or if it is switched off or merged. Adapters of NF4 layers are never
   // merged.
   const LoraAdapter* adapter() const;
+
+  // Lets recorded passes multiply in 8 bits (hrm/nn/fp8_linears.h); null: no longer.
+  void set_fp8(std::shared_ptr<const Fp8Layer> fp8) { fp8_ = std::move(fp8); }
 
   WeightFormat format() const { return format_; }
   // For WeightFormat::nf4: quantises `weight` (out, in), of any floating-point dtype and device, with double
@@ -69,11 +76,14 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   void set_compute_weight(const at::Tensor& weight) override { compute_weight_ = weight; }
 
  private:
+  const Fp8Layer* fp8() const;  // null unless this pass runs in 8 bits, or gathers maxima for that
+
   at::Device device_;
   WeightFormat format_;
   at::Tensor weight_, bias_, compute_weight_;
   ops::Nf4Tensor nf4_;
   std::shared_ptr<LoraAdapter> lora_;
+  std::shared_ptr<const Fp8Layer> fp8_;
 };
 
 }  // namespace hrm::nn

@@ -39,6 +39,15 @@ std::tuple<at::Tensor, at::Tensor> quantize_fp8_pair(const at::Tensor& x, const 
 void quantize_fp8_pair_(const at::Tensor& x, const at::Tensor& values, const at::Tensor& transposed,
                         const at::Tensor& slot);
 
+// Raises the wide slot's amax to the largest |x|, where NaN counts as the largest. x: any shape, float32, bfloat16 or
+// float16. What quantising would record, without quantising.
+void fp8_raise_amax_(const at::Tensor& x, const at::Tensor& slot);
+
+// Current scaling: a fresh wide slot of slot's format, whose scale is largest / 2^margin / max |x|. Where that maximum
+// is zero or not finite, the scale is slot's. Raises the amax of `slot`, too; the fresh one begins with zero. Reads x
+// once.
+at::Tensor fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double margin);
+
 // The 8-bit copies of a weight (out, in), e4m3.
 struct Fp8Copies {
   at::Tensor values;      // (out, in)
@@ -48,10 +57,11 @@ struct Fp8Copies {
 
 // x (..., in), bfloat16, float16 or float32 -> (..., out) in x's dtype. The gradients of y are quantised to e5m2 or
 // e4m3 by `grad_slot`. As in ops::linear, the weight's gradient is not returned to autograd but added to grad_weight
-// (out, in), float32, which is required if `master`, the leaf behind the copies, requires a gradient.
+// (out, in), float32, which is required if `master`, the leaf behind the copies, requires a gradient. With `margin`, x
+// and the gradient have scales of their own values (fp8_scale_now) and not those of their slots, whose amax they raise.
 at::Tensor fp8_linear(const at::Tensor& x, const Fp8Copies& weight, const at::Tensor& x_slot,
                       const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
-                      const std::optional<at::Tensor>& grad_weight);
+                      const std::optional<at::Tensor>& grad_weight, std::optional<double> margin = std::nullopt);
 
 // a (m, k) @ b (n, k)^T of 8-bit matrices, each e4m3 or e5m2, in `dtype`, times both inverse scales: a part of a
 // hand-written pass. Sums over more than 2,048 terms leave the tensor cores, which keep about 14 bits, every 128 terms.

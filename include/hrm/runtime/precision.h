@@ -15,13 +15,17 @@ struct Precision {
   at::ScalarType compute_dtype = at::kFloat;  // of activations and of the weights' compute copies
   bool tf32 = false;                          // fp32 matrix products on a GPU round their inputs to TF32
   bool fp8_recursions = false;                // recursions without gradient run their matrix products in fp8
+  bool fp8_blocks = false;                    // linear layers of token blocks train in fp8
   bool loss_scaling = false;                  // fp16: gradients need a scaled loss
-  std::string name = "fp32";                  // "bf16", "fp16", "tf32", "fp32", "bf16 with fp8 recursions"
+  std::string name = "fp32";  // "bf16", "fp16", "tf32", "fp32", "bf16 with fp8 recursions", "bf16 with fp8 blocks"
 };
 
 // Empty, or why precision.recursions=fp8 is not possible on this device. The reference ops (ops.backend=reference) do
 // it anywhere.
 std::string why_no_fp8(at::Device device, bool reference_ops);
+
+// The same for precision.blocks=fp8, which the CPU computes by the reference ops, too.
+std::string why_no_fp8_blocks(at::Device device, bool reference_ops);
 
 // The same for the kernels on a GPU of this compute capability (89 for 8.9).
 std::string why_no_fp8(int capability);

@@ -15,6 +15,7 @@
 #include "hrm/data/language_stream.h"
 #include "hrm/data/text_encoder.h"
 #include "hrm/models/make_language_model.h"
+#include "hrm/nn/fp8_linears.h"
 #include "hrm/objectives/language.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
@@ -27,6 +28,10 @@ namespace hrm::tasks {
 
 // The mixtures of experts of a model and their names (models::mixtures_of).
 using Mixtures = std::vector<std::pair<std::string, nn::MoeFeedForward*>>;
+
+// For precision.blocks=fp8: throws Error(usage) with the way out if the rows x positions of a micro-batch of `rows`
+// rows are not multiples of 16.
+void check_fp8_rows(const config::Config& config, int64_t rows);
 
 // LanguageTask::metric_names and LanguageTask::group_defaults of a configuration's model.
 std::vector<std::string> language_metric_names(const config::Config& config, const Mixtures& mixtures);
@@ -41,8 +46,9 @@ class LanguageTask : public Task {
   optim::GroupDefaults group_defaults() const override { return language_group_defaults(mixtures_); }
   // Values of the step: loss, cross_entropy, tokens. With a reasoning core: gate, and deep_supervision and halting if
   // they have a weight. With experts: auxiliary, and for each mixture load_entropy, load_max and dropped (nn::MoeLoad),
-  // one step late.
+  // one step late. With precision.blocks=fp8, one step late: fp8/<kind of tensor>/... (nn::Fp8Linears::values).
   const std::vector<std::string>& metric_names() const override { return metric_names_; }
+  bool has_switched_metrics() const override { return fp8_ != nullptr; }
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
   at::Tensor step_loss(const at::Tensor& sums) const override;
   std::string progress_text(const NamedValues& summary) const override;
@@ -52,6 +58,9 @@ class LanguageTask : public Task {
   std::vector<at::Tensor> step_inputs() const override;
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
+  int64_t graph_key() const override { return fp8_ ? static_cast<int64_t>(fp8_->mode()) : 0; }
+  void finish_step() override;
+  std::string optional_state() const override { return nn::Fp8Linears::kStatePrefix; }
   void skip_batches(int64_t count) override;
   bool can_evaluate() const override { return !slices_.empty(); }
   std::string nothing_to_evaluate() const override {
@@ -69,9 +78,14 @@ class LanguageTask : public Task {
   void visit_state(StateVisitor& visitor) override;
 
   models::LanguageModel& model() { return *model_; }
+  const nn::Fp8Linears* fp8() const { return fp8_.get(); }  // null without precision.blocks=fp8
 
  private:
   data::LanguageStreamOptions stream_options() const;
+  void make_fp8();
+  void begin_fp8_step(int64_t step);
+  void balance_experts(const at::Tensor& skip);
+  std::string fp8_text() const;
   void count_tokens();
   LanguageRows micro_rows(int64_t first) const;
   at::Tensor metrics_of(const models::LanguageOutput& output, const objectives::LanguageLoss& loss, double share,
@@ -88,6 +102,7 @@ class LanguageTask : public Task {
   std::optional<data::TextEncoder> text_;
   std::shared_ptr<models::LanguageModel> model_;
   Mixtures mixtures_;
+  std::unique_ptr<nn::Fp8Linears> fp8_;  // registered
   std::vector<std::string> metric_names_;
   mutable std::string train_digest_;
 

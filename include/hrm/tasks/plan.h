@@ -35,7 +35,7 @@ struct PlanInput {
   int64_t frozen_parameters = 0;           // values beside them
   double frozen_bytes = 0;                 // of these, in the dtype or format that they are kept in
   int64_t copied_parameters = 0;           // of all, values with a copy in the compute dtype
-  int64_t fp8_parameters = 0;              // values of the recurrent modules' weights that fp8 recursions read
+  int64_t fp8_parameters = 0;              // values of the weights that fp8 recursions or blocks read
   std::vector<std::pair<int64_t, int64_t>> muon_matrices = {};  // rows and columns of what Muon iterates over
   int64_t train_examples = 0;   // of a table on the device; 0: the rows come from the host
   double flops_per_sample = 0;  // of the matrix products of a step, as Task::flops_per_step

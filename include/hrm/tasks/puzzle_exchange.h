@@ -12,9 +12,6 @@ namespace hrm::tasks {
 // The rows that each rank takes from the pool: (ranks) int64, in the order of ranks. `taken`: (1) int64.
 at::Tensor gather_taken(parallel::Comm& comm, const at::Tensor& taken);
 
-// The largest of all ranks, in place. `maxima`: (n) float32, of any stride.
-void reduce_maxima(parallel::Comm& comm, const at::Tensor& maxima);
-
 // Gradients of rows of the puzzle embedding.
 struct EmbeddingRows {
   at::Tensor identifiers;  // (n) int32

@@ -39,6 +39,8 @@ class Task : public Stateful {
 
   // Names of the sums that forward_backward adds up, and how a window of steps is reported from them.
   virtual const std::vector<std::string>& metric_names() const = 0;
+  // Whether some of these names depend on settings that a resumed run may change.
+  virtual bool has_switched_metrics() const { return false; }
   // `sums`: metric sums over `steps` optimizer steps of the whole global batch. Keys without prefix.
   virtual NamedValues summarize(const std::vector<double>& sums, int64_t steps) const = 0;
   // What the task's own work took since the last call, per step, e.g. milliseconds of generating; keys without prefix.

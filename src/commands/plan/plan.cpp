@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "commands/plan/ranks.h"
 #include "hrm/base/error.h"
@@ -28,6 +29,10 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
     memory.add("compute copies", size * static_cast<double>(in.copied_parameters), "what the products read");
   if (c.precision.recursions == config::RecursionPrecision::fp8) {
     memory.add("e4m3 copies", static_cast<double>(in.fp8_parameters), "what the products of the recursions read");
+  }
+  if (c.precision.blocks == config::BlockPrecision::fp8) {
+    memory.add("8-bit copies", 2 * static_cast<double>(in.fp8_parameters),
+               "of the blocks' weights, as they stand and transposed");
   }
   const tasks::PlannedOptimizer optimizer = tasks::planned_optimizer(in);
   if (in.ranks > 1 && c.parallel.zero > 0) {
@@ -102,10 +107,13 @@ PlanInput make_plan_input(const config::Config& config, std::shared_ptr<const ta
 }
 
 Plan make_plan(const PlanInput& in) {
-  const std::string no_fp8 =
-      in.config.precision.recursions == config::RecursionPrecision::fp8 ? why_no_fp8(in.gpu.capability) : "";
-  require(no_fp8.empty(), ExitCode::usage, "precision.recursions is 'fp8', which an ", in.gpu.name,
-          " cannot do: ", no_fp8, "; set it to 'same', or choose another GPU by --gpu");
+  const config::PrecisionConfig& precision = in.config.precision;
+  for (const auto& [key, fp8] : {std::pair{"recursions", precision.recursions == config::RecursionPrecision::fp8},
+                                 std::pair{"blocks", precision.blocks == config::BlockPrecision::fp8}}) {
+    const std::string no_fp8 = fp8 ? why_no_fp8(in.gpu.capability) : "";
+    require(no_fp8.empty(), ExitCode::usage, "precision.", key, " is 'fp8', which an ", in.gpu.name,
+            " cannot do: ", no_fp8, "; set it to 'same', or choose another GPU by --gpu");
+  }
   tasks::PlannedMemory memory = memory_of(in, train::split_batch(in.config.train, in.ranks).micro);
   Plan plan;
   plan.memory = std::move(memory.items);

@@ -18,6 +18,8 @@ bool is_8bit(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat8_e4m3fn || tensor.scalar_type() == at::kFloat8_e5m2;
 }
 
+}  // namespace
+
 void check_wide_slot(const char* op, const char* name, const at::Tensor& slot, const at::Tensor& like) {
   TORCH_CHECK(slot.dim() == 1 && slot.size(0) == kFp8WideSlot && slot.scalar_type() == at::kFloat &&
                   slot.is_contiguous() && slot.device() == like.device(),
@@ -25,17 +27,25 @@ void check_wide_slot(const char* op, const char* name, const at::Tensor& slot, c
               " of shape ", slot.sizes(), " with strides ", slot.strides(), " on ", slot.device());
 }
 
+namespace {
+
 using Pair = void(const at::Tensor&, const OptionalTensor&, const OptionalTensor&, const at::Tensor&);
 using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, at::ScalarType);
 using Accumulate = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&);
 using LinearOp = at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, const at::Tensor&,
-                            const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, const OptionalTensor&);
+                            const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, const OptionalTensor&,
+                            std::optional<double>);
 
 at::Tensor linear_op(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
                      const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot, bool e5m2,
-                     const at::Tensor& master, const OptionalTensor& grad_weight) {
+                     const at::Tensor& master, const OptionalTensor& grad_weight, std::optional<double> margin) {
   static const Op<LinearOp> op("hrm::fp8_linear");
-  return op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight);
+  return op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin);
+}
+
+// The slot that x is quantised by.
+at::Tensor slot_for(const at::Tensor& x, const at::Tensor& slot, std::optional<double> margin) {
+  return margin ? fp8_scale_now(x, slot, *margin) : slot;
 }
 
 std::vector<int64_t> with_last(const at::Tensor& x, int64_t last) {
@@ -147,11 +157,11 @@ void quantize_fp8_pair_(const at::Tensor& x, const at::Tensor& values, const at:
 
 at::Tensor fp8_linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
                               const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot,
-                              bool, const at::Tensor&, const OptionalTensor&) {
+                              bool, const at::Tensor&, const OptionalTensor&, std::optional<double> margin) {
   check_linear(x, weight, weight_t, weight_slot, x_slot, grad_slot);
-  const auto values = std::get<0>(
-      quantize_fp8_pair(x.reshape({-1, x.size(-1)}), x_slot, /*e5m2=*/false, /*values=*/true, /*transposed=*/false));
-  return fp8_product(values, weight, x_slot, weight_slot, x.scalar_type()).view(with_last(x, weight.size(0)));
+  const at::Tensor rows = x.reshape({-1, x.size(-1)}), slot = slot_for(rows, x_slot, margin);
+  const auto values = std::get<0>(quantize_fp8_pair(rows, slot, /*e5m2=*/false, /*values=*/true, /*transposed=*/false));
+  return fp8_product(values, weight, slot, weight_slot, x.scalar_type()).view(with_last(x, weight.size(0)));
 }
 
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,
@@ -168,9 +178,9 @@ void fp8_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tens
 
 at::Tensor fp8_linear(const at::Tensor& x, const Fp8Copies& weight, const at::Tensor& x_slot,
                       const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
-                      const std::optional<at::Tensor>& grad_weight) {
+                      const std::optional<at::Tensor>& grad_weight, std::optional<double> margin) {
   return linear_op(x, weight.values, optional_tensor(weight.transposed), weight.slot, x_slot, grad_slot, e5m2, master,
-                   grad_weight);
+                   grad_weight, margin);
 }
 
 namespace {
@@ -201,18 +211,19 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const OptionalTensor& weight_t, const at::Tensor& weight_slot, const at::Tensor& x_slot,
                             const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
-                            const OptionalTensor& grad_weight) {
+                            const OptionalTensor& grad_weight, std::optional<double> margin) {
     at::AutoDispatchBelowADInplaceOrView below;
     check_linear(x, weight, weight_t, weight_slot, x_slot, grad_slot);
     const bool trains = master.requires_grad(), needs_x = x.requires_grad();
-    const auto [values, transposed] =
-        quantize_fp8_pair(x.reshape({-1, x.size(-1)}), x_slot, /*e5m2=*/false, /*values=*/true, trains);
+    const at::Tensor rows = x.reshape({-1, x.size(-1)}), slot = slot_for(rows, x_slot, margin);
+    const auto [values, transposed] = quantize_fp8_pair(rows, slot, /*e5m2=*/false, /*values=*/true, trains);
     // Slots and buffers are no saved variables: a step changes them, which is not behind the graph's back.
-    ctx->saved_data["slots"] = std::vector<at::Tensor>{weight_slot, x_slot, grad_slot};
+    ctx->saved_data["slots"] = std::vector<at::Tensor>{weight_slot, slot, grad_slot};
     ctx->saved_data["e5m2"] = e5m2;
+    ctx->saved_data["margin"] = margin;
     if (trains) ctx->saved_data["grad_weight"] = *grad_weight;
     ctx->save_for_backward({trains ? transposed : at::Tensor(), needs_x ? *weight_t : at::Tensor()});
-    return fp8_product(values, weight, x_slot, weight_slot, x.scalar_type()).view(with_last(x, weight.size(0)));
+    return fp8_product(values, weight, slot, weight_slot, x.scalar_type()).view(with_last(x, weight.size(0)));
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -221,14 +232,15 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &x_t = saved[0], &weight_t = saved[1];
     const auto slots = ctx->saved_data["slots"].toTensorVector();
-    const at::Tensor &weight_slot = slots[0], &x_slot = slots[1], &grad_slot = slots[2];
+    const at::Tensor &weight_slot = slots[0], &x_slot = slots[1];
+    const at::Tensor rows = grad_y.reshape({-1, grad_y.size(-1)});
+    const at::Tensor grad_slot = slot_for(rows, slots[2], ctx->saved_data["margin"].toOptional<double>());
     const auto [values, transposed] =
-        quantize_fp8_pair(grad_y.reshape({-1, grad_y.size(-1)}), grad_slot, ctx->saved_data["e5m2"].toBool(),
-                          weight_t.defined(), x_t.defined());
+        quantize_fp8_pair(rows, grad_slot, ctx->saved_data["e5m2"].toBool(), weight_t.defined(), x_t.defined());
     if (x_t.defined()) {
       fp8_accumulate_(ctx->saved_data["grad_weight"].toTensor(), transposed, x_t, grad_slot, x_slot);
     }
-    variable_list out(9);
+    variable_list out(10);
     if (weight_t.defined()) {
       out[0] = fp8_product(values, weight_t, grad_slot, weight_slot, grad_y.scalar_type())
                    .view(with_last(grad_y, weight_t.size(0)));
@@ -239,16 +251,17 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
 
 at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
                            const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot,
-                           bool e5m2, const at::Tensor& master, const OptionalTensor& grad_weight) {
+                           bool e5m2, const at::Tensor& master, const OptionalTensor& grad_weight,
+                           std::optional<double> margin) {
   if (at::GradMode::is_enabled() && (x.requires_grad() || master.requires_grad())) {
     TORCH_CHECK(!master.requires_grad() || grad_weight, "hrm::fp8_linear: master of shape ", master.sizes(),
                 " requires a gradient, so grad_weight must be given");
     TORCH_CHECK(!x.requires_grad() || weight_t, "hrm::fp8_linear: x of shape ", x.sizes(),
                 " requires a gradient, so the transposed weight must be given");
-    return Fp8Linear::apply(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight);
+    return Fp8Linear::apply(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin);
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return linear_op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight);
+  return linear_op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin);
 }
 
 }  // namespace
@@ -259,7 +272,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("fp8_accumulate_(Tensor(a!) grad, Tensor a, Tensor b, Tensor a_slot, Tensor b_slot) -> ()");
   m.def(
       "fp8_linear(Tensor x, Tensor weight, Tensor? weight_t, Tensor weight_slot, Tensor(a!) x_slot, "
-      "Tensor(b!) grad_slot, bool e5m2, Tensor master, Tensor? grad_weight) -> Tensor");
+      "Tensor(b!) grad_slot, bool e5m2, Tensor master, Tensor? grad_weight, float? margin) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -6,6 +6,20 @@
 
 namespace hrm::ops::reference {
 
+void fp8_raise_amax_(const at::Tensor& x, const at::Tensor& slot) {
+  raise_amax(x.to(at::kFloat).abs(), slot);
+}
+
+at::Tensor fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double margin) {
+  const at::Tensor now = slot.clone();
+  now.select(0, 2).zero_();
+  fp8_raise_amax_(x, now);
+  raise_amax(now.narrow(0, 2, 1), slot);
+  const at::Tensor history = at::zeros({1, 1}, now.options());
+  fp8_update_scales_(now.unsqueeze(0), history, margin);
+  return now;
+}
+
 void quantize_fp8_pair_(const at::Tensor& x, const OptionalTensor& values, const OptionalTensor& transposed,
                         const at::Tensor& slot) {
   const at::Tensor wide = x.to(at::kFloat);

@@ -121,8 +121,18 @@ BenchCall fp8_accumulate(const BenchShape& s, at::Device device, at::ScalarType 
 
 BenchCall fp8_linear(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
-  return {{in.x, in.weight, in.weight_t, in.slot, in.slot, in.grad_slot, true, in.weight, c10::IValue()},
+  return {{in.x, in.weight, in.weight_t, in.slot, in.slot, in.grad_slot, true, in.weight, c10::IValue(), c10::IValue()},
           product_flops(in.x.size(0), s.width, 2 * s.inner)};
+}
+
+BenchCall fp8_raise_amax(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  return {{in.x, in.slot}};
+}
+
+BenchCall fp8_scale_now(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  return {{in.x, in.slot, 0.0}};
 }
 
 const KernelGroups kGroups{
@@ -148,6 +158,8 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::fp8_product", fp8_product},
       {"hrm::fp8_accumulate_", fp8_accumulate},
       {"hrm::fp8_linear", fp8_linear},
+      {"hrm::fp8_raise_amax_", fp8_raise_amax},
+      {"hrm::fp8_scale_now", fp8_scale_now},
   };
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <tuple>
 
 #include "hrm/base/error.h"
@@ -15,11 +16,12 @@
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/moe.h"
 #include "hrm/runtime/nvtx.h"
+#include "hrm/tasks/reduce_maxima.h"
 
 namespace hrm::tasks {
 namespace {
 
-constexpr const char* kMixture = "moe/";
+constexpr const char *kMixture = "moe/", *kFp8 = "fp8/";
 constexpr std::array kLoadNames = {"load_entropy", "load_max", "dropped"};
 
 bool has_core(const config::Config& config) {
@@ -45,12 +47,30 @@ std::vector<std::string> language_metric_names(const config::Config& config, con
   if (has_core(config)) names.emplace_back("gate");
   if (config.objective.deep_supervision > 0) names.emplace_back("deep_supervision");
   if (config.objective.halting > 0) names.emplace_back("halting");
-  if (mixtures.empty()) return names;
-  names.emplace_back("auxiliary");
+  if (!mixtures.empty()) names.emplace_back("auxiliary");
   for (const auto& [name, mixture] : mixtures) {
     for (const char* value : kLoadNames) names.push_back(cat(kMixture, name, "/", value));
   }
+  if (config.precision.blocks == config::BlockPrecision::fp8) {
+    for (const std::string& value : nn::Fp8Linears::value_names()) names.push_back(kFp8 + value);
+  }
   return names;
+}
+
+void check_fp8_rows(const config::Config& config, int64_t rows) {
+  const auto check = [&](const std::string& what, int64_t positions) {
+    require(rows * positions % 16 == 0, ExitCode::usage,
+            "precision.blocks = fp8 multiplies 16 positions at a time, but ", "a micro-batch of ", rows, " rows has ",
+            rows, " x ", positions, " positions of ", what,
+            "; make their product a multiple of 16 by train.micro_batch_size or the length of rows, or set ",
+            "precision.blocks to same");
+  };
+  const config::LmConfig& lm = config.lm;
+  const bool prompts = models::reads_prompts(lm);
+  const int64_t prefix = prompts && lm.bridge == config::LmBridge::prefix ? lm.prefix_len : 0;
+  if (!prompts) return check("text", config.data.encoder_len + config.data.decoder_len);
+  check(prefix > 0 ? "answers with lm.prefix_len" : "answers", prefix + config.data.decoder_len);
+  if (lm.encoder == config::LmEncoder::transformer) check("prompts", config.data.encoder_len);
 }
 
 // Norms and biases do not decay, and neither do the learned beginnings of the memories.
@@ -85,6 +105,7 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
   metric_names_ = language_metric_names(config, mixtures_);
   rows_ = config.train.global_batch_size / comm_->ranks();
   micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : rows_;
+  if (runtime.precision.fp8_blocks) make_fp8();
 
   const auto options = at::device(runtime.device);
   const auto ids = [&](int64_t length) { return at::full({rows_, length}, meta_.pad_id, options.dtype(at::kLong)); };
@@ -105,6 +126,26 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
                      options.dtype(at::kDouble));
 }
 
+void LanguageTask::make_fp8() {
+  check_fp8_rows(config_, micro_batch_size_);
+  const config::PrecisionConfig& p = config_.precision;
+  fp8_ = std::make_unique<nn::Fp8Linears>(models::token_linears(*model_),
+                                          nn::Fp8LinearsOptions{.history = p.fp8_amax_history,
+                                                                .margin = static_cast<double>(p.fp8_margin),
+                                                                .e5m2 = p.fp8_gradients == config::Fp8Gradients::e5m2,
+                                                                .current = p.fp8_scaling == config::Fp8Scaling::current,
+                                                                .skip = p.fp8_skip});
+}
+
+void LanguageTask::begin_fp8_step(int64_t step) {
+  if (!fp8_) return;
+  const bool gathered = fp8_->mode() == nn::Fp8Mode::gather;
+  fp8_->begin_step(/*warm_up=*/step <= config_.precision.fp8_warmup_steps);
+  if (fp8_->mode() == nn::Fp8Mode::gather || (fp8_->steps() > 0 && !gathered)) return;
+  log::info("blocks in fp8 from step ", step, " on, ",
+            fp8_->steps() > 0 ? "with the scales of the warm-up" : "with scales of the first tensors");
+}
+
 data::LanguageStreamOptions LanguageTask::stream_options() const {
   return {.seed = static_cast<uint64_t>(config_.run.seed),
           .shape = {config_.data.encoder_len, config_.data.decoder_len},
@@ -117,6 +158,7 @@ data::LanguageStreamOptions LanguageTask::stream_options() const {
 
 double LanguageTask::load_batch(int64_t step, double) {
   gate_warmup_.fill_(step > config_.lm.gate_warmup_steps ? 1 : 0);
+  begin_fp8_step(step);
   if (!stream_) stream_ = std::make_unique<data::LanguageStream>(sources_, stream_options(), position_);
   staged_.make_room();
   data::LanguageStreamBatch next = stream_->next();
@@ -162,6 +204,7 @@ LanguageRows LanguageTask::micro_rows(int64_t first) const {
 
 void LanguageTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
   if (micro_batch == 0) count_tokens();
+  if (micro_batch == 0 && fp8_) fp8_->quantize_weights();
   const double share = static_cast<double>(micro_batch_size_) / static_cast<double>(config_.train.global_batch_size);
   const objectives::LanguageLossOptions options{.deep_supervision = config_.objective.deep_supervision,
                                                 .halting = config_.objective.halting,
@@ -191,14 +234,31 @@ at::Tensor LanguageTask::metrics_of(const models::LanguageOutput& output, const 
   if (has_core(config_)) sums.push_back(wide(output.gate.mean()) * share);
   if (config_.objective.deep_supervision > 0) sums.push_back(wide(loss.deep_supervision));
   if (config_.objective.halting > 0) sums.push_back(wide(loss.halting) * share);
-  at::Tensor all = at::stack(sums);
-  if (mixtures_.empty()) return all;
-  const at::Tensor loads = loads_.flatten() * (first_of_all ? 1 : 0);
-  return at::cat({all, (wide(loss.auxiliary) * share).view({1}), loads});
+  std::vector<at::Tensor> all{at::stack(sums)};
+  // What all ranks know alike, once.
+  const auto add_once = [&](const at::Tensor& values) { all.push_back(values.flatten() * (first_of_all ? 1 : 0)); };
+  if (!mixtures_.empty()) {
+    all.push_back((wide(loss.auxiliary) * share).view({1}));
+    add_once(loads_);
+  }
+  if (fp8_) add_once(fp8_->values());
+  return all.size() == 1 ? all.front() : at::cat(all);
 }
 
 void LanguageTask::update_extra(const at::Tensor& skip) {
-  if (mixtures_.empty()) return;
+  if (fp8_) {
+    // Scales follow the largest magnitude of the global batch.
+    if (!comm_->alone()) reduce_maxima(*comm_, fp8_->maxima());
+    fp8_->update_scales();
+  }
+  if (!mixtures_.empty()) balance_experts(skip);
+}
+
+void LanguageTask::finish_step() {
+  if (fp8_) fp8_->count_step();
+}
+
+void LanguageTask::balance_experts(const at::Tensor& skip) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> counts;
   for (const auto& [name, mixture] : mixtures_) counts.push_back(mixture->counts());
@@ -325,6 +385,7 @@ std::string LanguageTask::describe() const {
                 " blocks; ", config_.moe.activation, ", ", options.inner, " wide, by ",
                 ops::moe_experts_way(runtime_.device, runtime_.compute_dtype, config_.lm.hidden_size, options.inner));
   }
+  if (fp8_) text += "\nfp8          " + fp8_text();
   text += "\ndata         ";
   for (size_t i = 0; i < sources_.size(); ++i) {
     text += cat(i > 0 ? ", " : "", sources_[i].source->num_samples(config_.data.decoder_len), " rows of ",
@@ -339,8 +400,28 @@ std::string LanguageTask::describe() const {
   return text;
 }
 
+std::string LanguageTask::fp8_text() const {
+  const config::PrecisionConfig& p = config_.precision;
+  std::set<std::string> blocks;
+  for (const nn::NamedLinear& layer : fp8_->layers()) {
+    const size_t number = layer.name.find(".layers.");
+    blocks.insert(layer.name.substr(0, layer.name.find('.', number + 8)));
+  }
+  std::string text = cat(fp8_->layers().size(), " of ", models::token_linears(*model_).size(), " linear layers in ",
+                         blocks.size(), " blocks train in 8 bits: activations and weights e4m3, ", "gradients ",
+                         p.fp8_gradients, ", ", p.fp8_scaling, " scaling");
+  if (p.fp8_warmup_steps > 0) text += cat(", after ", p.fp8_warmup_steps, " steps of warm-up");
+  text += cat("\n             in ", at::toString(runtime_.compute_dtype), " stay: embeddings, norms, attention, head",
+              mixtures_.empty() ? "" : ", experts and routers",
+              models::reads_prompts(config_.lm) ? ", the reasoning core with its bridge" : "",
+              "; evaluation and generation");
+  if (runtime_.device.is_cpu()) text += "\n             the CPU multiplies in fp8 by the reference, which is slow";
+  return text;
+}
+
 void LanguageTask::visit_state(StateVisitor& visitor) {
   visit_model(*model_, visitor);
+  if (fp8_) fp8_->visit_state(visitor);
   if (!mixtures_.empty()) visitor.tensor("moe.loads", loads_, StateRole::loop);
   visitor.integer("sampler.position", position_);
 }

@@ -39,6 +39,7 @@ LanguageInference open_language_model(const StoredModel& stored, const std::stri
   begin_opening(out, stored, config::language_settings().name, "not a language model; use hrm_train solve or eval");
   out.meta = meta_from_signature(stored.meta.info, stored.folder.string());
   out.text = data::encoder_of(out.meta, tokenizer_of_checkpoint(out.meta, stored.folder).parent_path());
+  out.config.precision.blocks = config::BlockPrecision::same;  // for training alone
   out.runtime = ops::start_runtime_and_ops(out.config);
 
   const ChosenWeights chosen = choose_weights(stored.folder, weights);

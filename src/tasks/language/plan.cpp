@@ -10,6 +10,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/tasks/language.h"
+#include "hrm/tasks/reduce_maxima.h"
 #include "tasks/language/plan_blocks.h"
 
 namespace hrm::tasks {
@@ -270,14 +271,25 @@ std::string LanguagePlan::name_of_model(const config::LmConfig& lm) {
   return models::reads_prompts(lm) ? cat(lm.style, " HRM language model") : std::string(name_of(lm.arch));
 }
 
+bool in_fp8(const PlanInput& in) {
+  return in.config.precision.blocks == config::BlockPrecision::fp8;
+}
+
 ModelOutline LanguagePlan::outline(const config::Config& config) const {
   const auto model = models::make_language_model_outline(config, sizes_);
   const Mixtures mixtures = models::mixtures_of(*model);
+  int64_t fp8 = 0;
+  if (config.precision.blocks == config::BlockPrecision::fp8) {
+    for (const auto& layer : nn::without_skipped(models::token_linears(*model), config.precision.fp8_skip)) {
+      fp8 += layer.linear->weight().numel();
+    }
+  }
   return {.model = model,
           .parameters = &model->parameter_set(),
           .blocks_run_once = model->blocks_run_once(),
           .group_defaults = language_group_defaults(mixtures),
           .flops_per_sample = models::training_flops_per_row(config, sizes_),
+          .fp8_parameters = fp8,
           .metric_sums = static_cast<int64_t>(language_metric_names(config, mixtures).size())};
 }
 
@@ -288,6 +300,11 @@ void LanguagePlan::rehearse_begin(const PlanInput& /*in*/, StepRehearsal& step) 
 
 void LanguagePlan::rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t /*own*/,
                                 StepRehearsal& step) const {
+  if (in_fp8(in)) {
+    const auto layers = nn::without_skipped(models::token_linears(*outline.model), in.config.precision.fp8_skip).size();
+    reduce_maxima(step.comm(), at::empty({2 * static_cast<int64_t>(layers)}, at::device(at::kMeta).dtype(at::kFloat)));
+    step.note("fp8 maxima", StepExchange::Moment::after_backward);
+  }
   const auto mixtures =
       static_cast<int64_t>(models::mixtures_of(dynamic_cast<models::LanguageModel&>(*outline.model)).size());
   if (mixtures == 0) return;

@@ -17,7 +17,8 @@ struct LanguageWidths {
 LanguageWidths language_widths(const PlanInput& in);
 // Of the planned model.
 const models::LanguageSizes& sizes_of(const PlanInput& in);
-bool prototype(const PlanInput& in);  // of the HRM language model, instead of the modern style
+bool prototype(const PlanInput& in);
+bool in_fp8(const PlanInput& in);  // precision.blocks  // of the HRM language model, instead of the modern style
 
 // A run of blocks over this many rows of this many positions.
 struct BlockStack {

@@ -16,8 +16,15 @@ struct FeedForwardMemory {
 };
 
 // nn/feed_forward.cpp, Swiglu: gate_up and the activation; the input is the norm's output.
-FeedForwardMemory swiglu_memory(const PlanInput& in, double positions, const LanguageWidths& w, double size) {
+FeedForwardMemory swiglu_memory(const PlanInput& in, double positions, const LanguageWidths& w, double size,
+                                bool fp8 = false) {
   const double act = positions * w.inner * size;
+  // In 8 bits: the activation is kept transposed, its gradient exists, and the widest gradient is in memory three
+  // times.
+  if (fp8) {
+    const double act8 = positions * w.inner;
+    return {.kept = 2 * act + act8, .backward = 3 * act + 2 * 2 * act8, .plain = 3 * act};
+  }
   // Our kernels put the gate into the products, so that the activation has no gradient in memory.
   const bool fused = size < 4 && in.gpu.capability == 90;
   return {.kept = 3 * act,
@@ -85,16 +92,21 @@ BlockMemory modern_block(const PlanInput& in, const BlockStack& s, int64_t layer
   const LanguageWidths w = language_widths(in);
   const double size = element_size(in.config), positions = s.positions(), unit = positions * w.model * size;
   const double rstd = positions * kWide, qkv = positions * (w.queries + 2 * w.values) * size;
+  // Of what only linear layers read, 8-bit values are kept in place of itself.
+  const bool fp8 = in_fp8(in) && s.reads != BlockStack::Reads::memory;
+  const double read = fp8 ? positions * w.model : unit;
   BlockMemory m;
-  m.mixing = unit + rstd + qkv + attention_kept(s, w, size, s.mask > 0) + unit;
+  m.mixing = read + rstd + qkv + attention_kept(s, w, size, s.mask > 0) + unit;
+  if (fp8) m.mixing += positions * w.queries;  // the mixed values in 8 bits, beside those that attention keeps
   if (in.config.lm.qk_norm) m.mixing += positions * (w.queries + w.values) * size;
   if (s.cross) {
     m.mixing += unit + rstd + positions * w.queries * size + attention_kept(s, w, size, false) + unit;
     m.mixing += s.rows * s.memory * 2 * w.values * size;
   }
+  const bool experts = has_experts(in, s, layer);
   const FeedForwardMemory mlp =
-      has_experts(in, s, layer) ? experts_memory(in, positions, w, size) : swiglu_memory(in, positions, w, size);
-  m.feed_forward = unit + rstd + mlp.kept;
+      experts ? experts_memory(in, positions, w, size) : swiglu_memory(in, positions, w, size, fp8);
+  m.feed_forward = (experts ? unit : read) + rstd + mlp.kept;
   m.output = unit;
   m.backward_feed_forward = mlp.backward;
   m.backward_mixing = attention_backward_bytes(positions, w, size);

@@ -11,6 +11,7 @@
 #include "hrm/nn/swiglu.h"
 #include "hrm/objectives/act.h"
 #include "hrm/tasks/puzzle_exchange.h"
+#include "hrm/tasks/reduce_maxima.h"
 #include "tasks/puzzle/depth_stages.h"
 
 namespace hrm::tasks {

@@ -13,6 +13,7 @@
 #include "hrm/optim/sparse_sign_sgd.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/puzzle_exchange.h"
+#include "hrm/tasks/reduce_maxima.h"
 #include "tasks/puzzle/depth_stages.h"
 
 namespace hrm::tasks {

@@ -11,12 +11,6 @@ at::Tensor gather_taken(parallel::Comm& comm, const at::Tensor& taken) {
   return all;
 }
 
-void reduce_maxima(parallel::Comm& comm, const at::Tensor& maxima) {
-  const at::Tensor largest = maxima.contiguous();
-  comm.all_reduce_in_step(largest, parallel::Reduction::max);
-  maxima.copy_(largest);
-}
-
 EmbeddingRows gather_embedding_rows(parallel::Comm& comm, const EmbeddingRows& own) {
   const int64_t rows = own.identifiers.size(0) * comm.ranks();
   EmbeddingRows all{at::empty({rows}, own.identifiers.options()),

@@ -75,6 +75,39 @@ inline void check_wide_update(at::Device device) {
   }
 }
 
+// The maximum alone, and the scale of it: of values, of zeros, and of what is not finite.
+inline void check_scale_now(int64_t rows, int64_t columns, at::ScalarType dtype, bool e5m2, at::Device device) {
+  const std::string what = cat(dtype, e5m2 ? " e5m2 " : " e4m3 ", rows, " x ", columns, " on ", device);
+  const at::Tensor x = normal({rows, columns}, 3, dtype, device) * 40;
+  const float amax = x.numel() == 0 ? 0 : x.abs().max().to(at::kFloat).item<float>();
+  const auto largest = static_cast<float>(e5m2 ? kFp8MaxE5m2 : kFp8Max);
+  const at::Tensor slot = wide_slot(4, e5m2, device);
+  fp8_raise_amax_(x, slot);
+  EXPECT_EQ(slot[2].item<float>(), amax) << what;
+  fp8_raise_amax_(x / 2, slot);
+  EXPECT_EQ(slot[2].item<float>(), amax) << what << ": a smaller tensor";
+
+  const at::Tensor other = wide_slot(4, e5m2, device);
+  const auto expect_now = [&](const at::Tensor& values, float scale, const char* kind) {
+    const at::Tensor now = fp8_scale_now(values, other, 1).to(at::kCPU);
+    EXPECT_EQ(now.sizes(), at::IntArrayRef{kFp8WideSlot});
+    EXPECT_FLOAT_EQ(now[0].item<float>(), scale) << what << ", " << kind;
+    for (const int i : {1, 4}) EXPECT_FLOAT_EQ(now[i].item<float>(), 1 / scale) << what << ", " << kind;
+    EXPECT_EQ(now[2].item<float>(), 0) << what << ", " << kind;
+    EXPECT_EQ(now[3].item<float>(), largest) << what << ", " << kind;
+    EXPECT_EQ(other[0].item<float>(), 4) << what << ", " << kind << ": the slot keeps its scale";
+  };
+  expect_now(x, amax > 0 ? largest / 2 / amax : 4, "values");
+  EXPECT_EQ(other[2].item<float>(), amax) << what;
+  expect_now(at::zeros_like(x), 4, "zeros");
+  EXPECT_EQ(other[2].item<float>(), amax) << what;
+  if (x.numel() == 0) return;
+  at::Tensor broken = x.clone();
+  broken[rows - 1][columns - 1].fill_(NAN);
+  expect_now(broken, 4, "not-a-number");
+  EXPECT_TRUE(std::isnan(other[2].item<float>())) << what;
+}
+
 struct Fp8LinearCase {
   at::Tensor x, grad_y, master;  // x and grad_y of the compute dtype, master float32
   Fp8Copies weight;
@@ -101,10 +134,10 @@ struct Fp8LinearResult {
 };
 
 // Ours; the weight's gradient is added to a buffer that holds 0.5.
-inline Fp8LinearResult run_fp8_linear(const Fp8LinearCase& c) {
+inline Fp8LinearResult run_fp8_linear(const Fp8LinearCase& c, std::optional<double> margin = std::nullopt) {
   const at::Tensor x = c.x.detach().clone().requires_grad_(), master = c.master.detach().clone().requires_grad_();
   const at::Tensor grad = at::full_like(c.master, 0.5);
-  const at::Tensor y = fp8_linear(x, c.weight, c.x_slot, c.grad_slot, c.e5m2, master, grad);
+  const at::Tensor y = fp8_linear(x, c.weight, c.x_slot, c.grad_slot, c.e5m2, master, grad, margin);
   return {y.detach(), torch::autograd::grad({y}, {x}, {c.grad_y})[0], grad};
 }
 
@@ -148,6 +181,22 @@ inline void check_fp8_linear(int64_t rows, int64_t in, int64_t out, at::ScalarTy
   const double error = (ours.y.to(at::kDouble) - y).norm().item<double>() / y.norm().item<double>();
   EXPECT_LE(error, 0.06) << what;
   EXPECT_GT(error, 0.001) << what << ": nothing was rounded";
+}
+
+// Current scaling is that of slots which hold the scales of these very tensors.
+inline void check_fp8_linear_now(int64_t rows, int64_t in, int64_t out, at::ScalarType dtype, bool e5m2,
+                                 at::Device device) {
+  const std::string what = cat(dtype, e5m2 ? " e5m2 " : " e4m3 ", rows, " x ", in, " -> ", out, ", current");
+  Fp8LinearCase c = make_fp8_linear(rows, in, out, dtype, e5m2, device);
+  const Fp8LinearResult now = run_fp8_linear(c, 0);
+  EXPECT_EQ(c.x_slot[2].item<float>(), c.x.abs().max().to(at::kFloat).item<float>()) << what;
+  EXPECT_EQ(c.grad_slot[2].item<float>(), c.grad_y.abs().max().to(at::kFloat).item<float>()) << what;
+  c.x_slot = fp8_scale_now(c.x, c.x_slot, 0);
+  c.grad_slot = fp8_scale_now(c.grad_y, c.grad_slot, 0);
+  const Fp8LinearResult want = run_fp8_linear(c);
+  expect_same_bits(now.y, want.y, what + ", y");
+  expect_same_bits(now.grad_x, want.grad_x, what + ", gradient of x");
+  expect_same_bits(now.grad_weight, want.grad_weight, what + ", gradient of weight");
 }
 
 }  // namespace hrm::ops::testing

@@ -33,6 +33,20 @@ TEST(Fp8LinearGpu, ThreeProductsOfWhatTheValuesStandFor) {
   }
 }
 
+TEST(Fp8LinearGpu, CurrentScalesAreThoseOfTheTensors) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const bool e5m2 : {false, true}) {
+      check_scale_now(48, 80, dtype, e5m2, at::kCUDA);
+      check_scale_now(1040, 272, dtype, e5m2, at::kCUDA);
+      check_scale_now(7, 13, dtype, e5m2, at::kCUDA);
+      check_scale_now(129, 131, dtype, e5m2, at::kCUDA);
+      check_scale_now(0, 16, dtype, e5m2, at::kCUDA);
+      check_fp8_linear_now(1040, 256, 512, dtype, e5m2, at::kCUDA);
+    }
+  }
+}
+
 // Behind 64 large terms of a sum, tensor cores lose small ones: 64 of them in the first 128 terms, and all 16,320 if
 // the sum did not leave them on the way.
 TEST(Fp8LinearGpu, LongSumsAreExact) {

@@ -29,6 +29,21 @@ TEST(Fp8Linear, ThreeProductsOfWhatTheValuesStandFor) {
   }
 }
 
+TEST(Fp8Linear, CurrentScalesAreThoseOfTheTensors) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const bool e5m2 : {false, true}) {
+      check_scale_now(48, 80, dtype, e5m2, at::kCPU);
+      check_scale_now(7, 13, dtype, e5m2, at::kCPU);
+      check_scale_now(0, 16, dtype, e5m2, at::kCPU);
+      check_fp8_linear_now(48, 32, 64, dtype, e5m2, at::kCPU);
+    }
+  }
+  const at::Tensor x = at::ones({16});
+  expect_message(error_of([&] { fp8_raise_amax_(x, at::ones({4})); }), {"hrm::fp8_raise_amax_", "8 contiguous"});
+  expect_message(error_of([&] { fp8_scale_now(x, wide_slot(1, false, at::kCPU), -1); }), {"margin", "-1"});
+  expect_message(error_of([&] { fp8_scale_now(x.to(at::kInt), wide_slot(1, false, at::kCPU), 0); }), {"x must be"});
+}
+
 TEST(Fp8Linear, FrozenWeightsAndRowsOfSeveralDimensions) {
   const Fp8LinearCase c = make_fp8_linear(32, 48, 64, at::kBFloat16, true, at::kCPU);
   const at::Tensor x = c.x.view({2, 16, 48}).clone().requires_grad_();

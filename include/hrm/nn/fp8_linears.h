@@ -1,0 +1,130 @@
+#pragma once
+// State that lets linear layers train with 8-bit operands in all three products (hrm/ops/fp8_linear.h).
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hrm/nn/linear.h"
+#include "hrm/ops/fp8_linear.h"
+#include "hrm/state/registry.h"
+
+namespace hrm::nn {
+
+// How the layers run in recorded passes. Passes without gradient mode (evaluation, generation) never change: they read
+// the compute weights and no slot.
+enum class Fp8Mode {
+  off,      // in the compute dtype
+  gather,   // the same, and the slots record the maxima of inputs and gradients
+  delayed,  // in 8 bits, with scales that follow the maxima of earlier steps
+  current,  // in 8 bits, each tensor with a scale of its own maximum
+};
+
+struct Fp8LinearsOptions {
+  int64_t history = 16;   // number of past steps that a scale follows
+  double margin = 0;      // see ops::fp8_update_scales_
+  bool e5m2 = true;       // format of the gradients; otherwise e4m3
+  bool current = false;   // current scaling in every step, otherwise delayed
+  std::string skip = {};  // patterns of names, with commas between; see without_skipped()
+};
+
+// What all layers share.
+struct Fp8Shared {
+  Fp8Mode mode = Fp8Mode::off;
+  double margin = 0;
+  bool e5m2 = true;
+};
+
+// The 8-bit state of one Linear.
+class Fp8Layer {
+ public:
+  Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Copies weight, at::Tensor x_slot, at::Tensor grad_slot);
+
+  bool runs() const;  // whether forward() takes the place of ops::linear() in this pass
+  // As ops::linear() without a bias. weight: what products in the compute dtype read.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master) const;
+
+ private:
+  std::shared_ptr<const Fp8Shared> shared_;
+  ops::Fp8Copies weight_;
+  at::Tensor x_slot_, grad_slot_;
+};
+
+struct NamedLinear {
+  std::string name;  // of the module in its model
+  Linear* linear = nullptr;
+};
+
+// The layers that no pattern matches (globs as in optim.groups: * any text, ? one character). Throws Error(usage) with
+// the names if a pattern matches none of them.
+std::vector<NamedLinear> without_skipped(const std::vector<NamedLinear>& layers, const std::string& patterns);
+
+// The layers of a model that multiply in 8 bits: their slots and the 8-bit copies of their weights. A training step
+// calls begin_step(), quantize_weights() before its first pass, update_scales() after its last one, and count_step().
+// quantize_weights() and update_scales() are asynchronous device work and can be captured, once for each mode.
+// Registered state: "fp8.*". A form of the layers (format of gradients, names) other than the checkpoint's forgets the
+// scales.
+class Fp8Linears : public Stateful {
+ public:
+  static constexpr const char* kStatePrefix = "fp8.";
+
+  // layers: all that could run in 8 bits; options.skip leaves some of them out. Build the model's ParameterSet first.
+  // Starts with mode off. Throws Error(usage) if a size of a layer is not a multiple of 16, or if no layer is left.
+  Fp8Linears(const std::vector<NamedLinear>& layers, const Fp8LinearsOptions& options);
+  ~Fp8Linears() override;
+  Fp8Linears(const Fp8Linears&) = delete;
+  Fp8Linears& operator=(const Fp8Linears&) = delete;
+
+  // Chooses the mode of the step. In 8 bits without any history (no warm-up, or other state in the checkpoint), the
+  // mode is current.
+  void begin_step(bool warm_up);
+  Fp8Mode mode() const { return shared_->mode; }
+
+  // Computes the weights' scales from their values, and their 8-bit copies. Nothing while gathering.
+  void quantize_weights() const;
+  // The largest magnitudes that this step has met, of inputs and gradients: (2 layers) float32, not contiguous. Ranks
+  // reduce it to their maximum before update_scales().
+  at::Tensor maxima() const;
+  // Computes new scales and the values() of the step.
+  void update_scales() const;
+  void count_step() { ++steps_; }
+  int64_t steps() const { return steps_; }  // whose maxima are known
+
+  // All scales 1, no history, no steps counted.
+  void forget_scales();
+
+  const std::vector<NamedLinear>& layers() const { return layers_; }
+  // (layers, 8) each, in the order of layers().
+  at::Tensor x_slots() const { return part(0); }
+  at::Tensor gradient_slots() const { return part(1); }
+  at::Tensor weight_slots() const { return part(2); }
+
+  // Of the step before, by kind of tensor (input, gradient, weight), for each: the largest and the smallest scale, the
+  // largest maximum, and the share of tensors whose maximum was beyond the range of their scale. (12) float64.
+  const at::Tensor& values() const { return values_; }
+  // Their names, e.g. "input/scale_max".
+  static std::vector<std::string> value_names();
+
+  void visit_state(StateVisitor& visitor) override;
+
+ private:
+  at::Tensor part(int64_t kind) const { return slots_.narrow(0, kind * count(), count()); }
+  int64_t count() const { return static_cast<int64_t>(layers_.size()); }
+  at::Tensor history() const { return history_.narrow(0, 0, 2 * count()); }
+  int64_t form_now() const;
+
+  Fp8LinearsOptions options_;
+  std::vector<NamedLinear> layers_;
+  std::shared_ptr<Fp8Shared> shared_;
+  std::vector<ops::Fp8Copies> copies_;
+  // Rows of inputs, gradients and weights; behind them unused ones, so that the sizes do not depend on what is skipped.
+  at::Tensor slots_, history_;
+  at::Tensor weight_history_;  // (layers, 1): of this step alone
+  at::Tensor values_;
+  int64_t form_ = 0, steps_ = 0;
+};
+
+}  // namespace hrm::nn

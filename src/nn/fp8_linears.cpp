@@ -1,0 +1,205 @@
+#include "hrm/nn/fp8_linears.h"
+
+#include <ATen/ATen.h>
+#include <fnmatch.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "hrm/base/error.h"
+#include "hrm/base/philox.h"
+#include "hrm/base/text.h"
+#include "hrm/ops/fp8.h"
+#include "hrm/ops/linear.h"
+
+namespace hrm::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// A maximum above the range by rounding alone saturates nothing.
+constexpr double kBeyondRange = 1 + 1e-5;
+
+// ops::linear that raises the slots of its input and of its gradient. The master is an argument so that the node exists
+// whenever it trains.
+struct GatheringLinear : torch::autograd::Function<GatheringLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& master, const at::Tensor& x_slot, const at::Tensor& grad_slot) {
+    ops::fp8_raise_amax_(x, x_slot);
+    const bool trains = master.requires_grad();
+    ctx->save_for_backward({trains ? x : at::Tensor(), weight});
+    ctx->saved_data["needs_x"] = x.requires_grad();
+    // Slots and buffers are not saved variables, because each use adds to them in place.
+    ctx->saved_data["grad_slot"] = grad_slot;
+    ctx->saved_data["grad_weight"] = ops::gradient_buffer(master);
+    return ops::linear(x, weight, master);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a layer that gathers maxima has no second derivative");
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &grad_y = grads[0];
+    ops::fp8_raise_amax_(grad_y, ctx->saved_data["grad_slot"].toTensor());
+    if (x.defined()) {
+      ops::linear_accumulate_(ctx->saved_data["grad_weight"].toTensor(), grad_y.reshape({-1, weight.size(0)}),
+                              x.reshape({-1, weight.size(1)}));
+    }
+    variable_list out(5);
+    if (ctx->saved_data["needs_x"].toBool()) out[0] = ops::linear_grad_x(grad_y, weight);
+    return out;
+  }
+};
+
+std::string names_of(const std::vector<NamedLinear>& layers) {
+  std::string names;
+  for (const NamedLinear& layer : layers) names += (names.empty() ? "" : ", ") + layer.name;
+  return names;
+}
+
+bool matches(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+}  // namespace
+
+Fp8Layer::Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Copies weight, at::Tensor x_slot,
+                   at::Tensor grad_slot)
+    : shared_(std::move(shared)),
+      weight_(std::move(weight)),
+      x_slot_(std::move(x_slot)),
+      grad_slot_(std::move(grad_slot)) {}
+
+bool Fp8Layer::runs() const {
+  return shared_->mode != Fp8Mode::off && at::GradMode::is_enabled();
+}
+
+at::Tensor Fp8Layer::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master) const {
+  if (shared_->mode == Fp8Mode::gather) return GatheringLinear::apply(x, weight.detach(), master, x_slot_, grad_slot_);
+  const std::optional<double> margin =
+      shared_->mode == Fp8Mode::current ? std::optional(shared_->margin) : std::nullopt;
+  const at::Tensor buffer = ops::gradient_buffer(master);
+  return ops::fp8_linear(x, weight_, x_slot_, grad_slot_, shared_->e5m2, master,
+                         buffer.defined() ? std::optional(buffer) : std::nullopt, margin);
+}
+
+std::vector<NamedLinear> without_skipped(const std::vector<NamedLinear>& layers, const std::string& patterns) {
+  std::vector<NamedLinear> left = layers;
+  for (const std::string& pattern : split_list(patterns)) {
+    const auto skipped = [&](const NamedLinear& layer) { return matches(pattern, layer.name); };
+    require(std::any_of(layers.begin(), layers.end(), skipped), ExitCode::usage, "precision.fp8_skip: '", pattern,
+            "' matches no linear layer; there are ", names_of(layers));
+    std::erase_if(left, skipped);
+  }
+  return left;
+}
+
+Fp8Linears::Fp8Linears(const std::vector<NamedLinear>& layers, const Fp8LinearsOptions& options)
+    : options_(options), layers_(without_skipped(layers, options.skip)), shared_(std::make_shared<Fp8Shared>()) {
+  const at::NoGradGuard no_grad;
+  require(!layers_.empty(), ExitCode::usage,
+          layers.empty() ? "the model has no linear layer" : "no linear layer is left",
+          " that could multiply in fp8; set precision.blocks to same",
+          layers.empty() ? "" : ", or shorten precision.fp8_skip");
+  for (const NamedLinear& layer : layers_) {
+    const at::Tensor& weight = layer.linear->weight();
+    require(weight.size(0) % 16 == 0 && weight.size(1) % 16 == 0, ExitCode::usage, "the linear layer ", layer.name,
+            " multiplies ", weight.size(1), " by ", weight.size(0),
+            " values, but fp8 needs multiples of 16; change the widths in section lm, or skip it by ",
+            "precision.fp8_skip=", layer.name);
+  }
+  shared_->margin = options.margin;
+  shared_->e5m2 = options.e5m2;
+  const auto all = static_cast<int64_t>(layers.size());
+  const at::Device device = layers_.front().linear->weight().device();
+  slots_ = ops::make_fp8_wide_slots(3 * all, false, device);
+  history_ = at::zeros({2 * all, options.history}, slots_.options());
+  weight_history_ = at::zeros({count(), 1}, slots_.options());
+  values_ = at::zeros({static_cast<int64_t>(value_names().size())}, slots_.options().dtype(at::kDouble));
+  forget_scales();
+  form_ = form_now();
+  for (int64_t i = 0; i < count(); ++i) {
+    Linear& linear = *layers_[static_cast<size_t>(i)].linear;
+    const at::Tensor& weight = linear.weight();
+    const auto options8 = slots_.options().dtype(at::kFloat8_e4m3fn);
+    copies_.push_back({at::empty(weight.sizes(), options8), at::empty({weight.size(1), weight.size(0)}, options8),
+                       weight_slots().select(0, i)});
+    linear.set_fp8(std::make_shared<const Fp8Layer>(shared_, copies_.back(), x_slots().select(0, i),
+                                                    gradient_slots().select(0, i)));
+  }
+}
+
+Fp8Linears::~Fp8Linears() {
+  shared_->mode = Fp8Mode::off;  // the layers may live longer
+}
+
+void Fp8Linears::begin_step(bool warm_up) {
+  if (form_ != form_now()) {
+    forget_scales();
+    form_ = form_now();
+  }
+  shared_->mode = warm_up ? Fp8Mode::gather : options_.current || steps_ == 0 ? Fp8Mode::current : Fp8Mode::delayed;
+}
+
+void Fp8Linears::quantize_weights() const {
+  if (mode() == Fp8Mode::gather) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor slots = weight_slots();
+  slots.select(1, 2).zero_();
+  for (int64_t i = 0; i < count(); ++i) {
+    ops::fp8_raise_amax_(layers_[static_cast<size_t>(i)].linear->compute_weight().detach(), slots.select(0, i));
+  }
+  ops::fp8_update_scales_(slots, weight_history_, 0);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    ops::quantize_fp8_pair_(layers_[i].linear->compute_weight().detach(), copies_[i].values, copies_[i].transposed,
+                            copies_[i].slot);
+  }
+}
+
+at::Tensor Fp8Linears::maxima() const {
+  return slots_.narrow(0, 0, 2 * count()).select(1, 2);
+}
+
+void Fp8Linears::update_scales() const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor slots = slots_.narrow(0, 0, 3 * count()).view({3, count(), ops::kFp8WideSlot});
+  const at::Tensor beyond = (slots.select(2, 2) * slots.select(2, 0)).gt(slots.select(2, 3) * kBeyondRange);
+  const bool delayed = mode() == Fp8Mode::delayed;
+  const at::Tensor saturated = delayed ? beyond.to(at::kDouble).mean(1) : at::zeros({3}, values_.options());
+  ops::fp8_update_scales_(slots_.narrow(0, 0, 2 * count()), history(), options_.margin);
+  const at::Tensor scales = slots.select(2, 0);
+  const at::Tensor newest = at::cat({history().select(1, 0), slots.select(0, 2).select(1, 2)}).view({3, count()});
+  values_.copy_(at::stack({scales.amax(1), scales.amin(1), newest.amax(1), saturated.to(at::kFloat)}, 1).flatten());
+}
+
+void Fp8Linears::forget_scales() {
+  const at::NoGradGuard no_grad;
+  slots_.copy_(ops::make_fp8_wide_slots(slots_.size(0), false, slots_.device()));
+  if (options_.e5m2) gradient_slots().select(1, 3).fill_(ops::kFp8MaxE5m2);
+  history_.zero_();
+  values_.zero_();
+  steps_ = 0;
+}
+
+std::vector<std::string> Fp8Linears::value_names() {
+  std::vector<std::string> names;
+  for (const char* kind : {"input", "gradient", "weight"}) {
+    for (const char* value : {"scale_max", "scale_min", "amax", "saturated"}) names.push_back(cat(kind, "/", value));
+  }
+  return names;
+}
+
+int64_t Fp8Linears::form_now() const {
+  return static_cast<int64_t>(hash_name(cat(names_of(layers_), options_.e5m2 ? ": e5m2" : ": e4m3")) >> 1);
+}
+
+void Fp8Linears::visit_state(StateVisitor& visitor) {
+  visitor.tensor("fp8.slots", slots_, StateRole::loop);
+  visitor.tensor("fp8.history", history_, StateRole::loop);
+  visitor.tensor("fp8.values", values_, StateRole::loop);
+  visitor.integer("fp8.form", form_);
+  visitor.integer("fp8.steps", steps_);
+}
+
+}  // namespace hrm::nn

@@ -1,0 +1,68 @@
+#include "ops/quantized/cuda/fp8_scale.h"
+
+#include "ops/cuda/by_element.cuh"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/early.cuh"
+#include "ops/quantized/cuda/fp8.cuh"
+#include "ops/quantized/cuda/fp8_sizes.cuh"
+
+namespace hrm::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kBlockElements = 16384;  // a multiple of kThreads * 8
+
+template <typename T, int N>
+__device__ inline void add_range(const T* from, int64_t begin, int64_t end, Fp8Sizes<T>& sizes) {
+#pragma unroll 4
+  for (int64_t i = begin + int64_t{threadIdx.x} * N; i < end; i += int64_t{kThreads} * N) {
+    const Pack<T, N> x = load_pack<T, N>(from + i);
+#pragma unroll
+    for (int k = 0; k < N; k += 2) sizes.add(x.value[k], k + 1 < N ? x.value[k + 1 < N ? k + 1 : k] : x.value[k]);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) raise_kernel(const RaiseFp8Amax p, bool wide) {
+  wait_for_earlier();
+  const auto* from = static_cast<const T*>(p.from);
+  const int64_t begin = int64_t{blockIdx.x} * kBlockElements;
+  const int64_t end = begin + kBlockElements < p.size ? begin + kBlockElements : p.size;
+  constexpr int N = 16 / sizeof(T);
+  Fp8Sizes<T> sizes;
+  const int64_t packed = wide ? begin + (end - begin) / N * N : begin;
+  if (wide) add_range<T, N>(from, begin, packed, sizes);
+  add_range<T, 1>(from, packed, end, sizes);
+  raise_amax_by_block<kThreads / 32>(p.slot, sizes.bits());
+}
+
+__global__ void scale_kernel(const ScaleFp8Now p) {
+  wait_for_earlier();
+  const float amax = p.now[2], largest = p.slot[3];
+  const float wanted = largest * exp2f(-p.margin) / amax;
+  const float scale = amax > 0 && isfinite(amax) && isfinite(wanted) ? wanted : p.slot[0];
+  p.now[0] = scale;
+  p.now[1] = p.now[4] = 1 / scale;
+  p.now[2] = p.now[5] = p.now[6] = p.now[7] = 0;
+  p.now[3] = largest;
+  atomicMax(reinterpret_cast<int*>(p.slot + 2), __float_as_int(amax));
+}
+
+}  // namespace
+
+cudaError_t launch(const RaiseFp8Amax& params, cudaStream_t stream) {
+  const int64_t blocks = (params.size + kBlockElements - 1) / kBlockElements;
+  if (blocks == 0) return cudaSuccess;
+  if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+  return by_element(params.element, [&](auto type) {
+    using T = TypeIn<decltype(type)>;
+    return start_early(&raise_kernel<T>, static_cast<unsigned>(blocks), kThreads, 0, stream, params,
+                       aligned16(params.from));
+  });
+}
+
+cudaError_t launch(const ScaleFp8Now& params, cudaStream_t stream) {
+  return start_early(&scale_kernel, 1, 1, 0, stream, params);
+}
+
+}  // namespace hrm::ops::cuda

@@ -1,0 +1,69 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include "ops/common/op.h"
+#include "ops/quantized/fp8_linear_impl.h"
+
+namespace hrm::ops {
+namespace {
+
+void check_x(const char* op, const at::Tensor& x, const at::Tensor& slot) {
+  TORCH_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf, op,
+              ": x must be float32, bfloat16 or float16, got ", x.scalar_type(), " of shape ", x.sizes());
+  check_wide_slot(op, "slot", slot, x);
+}
+
+}  // namespace
+
+void check_fp8_raise_amax(const at::Tensor& x, const at::Tensor& slot) {
+  check_x("hrm::fp8_raise_amax_", x, slot);
+}
+
+void check_fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double margin) {
+  constexpr const char* kOp = "hrm::fp8_scale_now";
+  check_x(kOp, x, slot);
+  TORCH_CHECK(margin >= 0, kOp, ": margin must not be negative, got ", margin, " (x has shape ", x.sizes(), ")");
+}
+
+void fp8_raise_amax_(const at::Tensor& x, const at::Tensor& slot) {
+  static const Op<void(const at::Tensor&, const at::Tensor&)> op("hrm::fp8_raise_amax_");
+  op(x, slot);
+}
+
+at::Tensor fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double margin) {
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, double)> op("hrm::fp8_scale_now");
+  return op(x, slot, margin);
+}
+
+namespace {
+
+void raise_amax_cpu(const at::Tensor& x, const at::Tensor& slot) {
+  check_fp8_raise_amax(x, slot);
+  reference::fp8_raise_amax_(x, slot);
+}
+
+at::Tensor scale_now_cpu(const at::Tensor& x, const at::Tensor& slot, double margin) {
+  check_fp8_scale_now(x, slot, margin);
+  return reference::fp8_scale_now(x, slot, margin);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(hrm, m) {
+  m.def("fp8_raise_amax_(Tensor x, Tensor(a!) slot) -> ()");
+  m.def("fp8_scale_now(Tensor x, Tensor(a!) slot, float margin) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(hrm, CPU, m) {
+  m.impl("fp8_raise_amax_", &raise_amax_cpu);
+  m.impl("fp8_scale_now", &scale_now_cpu);
+}
+
+TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
+  for (const char* op : {"fp8_raise_amax_", "fp8_scale_now"}) {
+    m.impl(op, torch::autograd::autogradNotImplementedFallback());
+  }
+}
+
+}  // namespace hrm::ops

@@ -1,0 +1,145 @@
+#pragma once
+// A block of a decoder whose linear layers run in 8 bits, against itself in the compute dtype, on any device.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hrm/base/error.h"
+#include "hrm/nn/fp8_linears.h"
+#include "hrm/nn/transformer_block.h"
+
+namespace hrm::nn::testing {
+
+inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor want = b.to(at::kCPU, at::kDouble);
+  return (a.to(at::kCPU, at::kDouble) - want).norm().item<double>() / (want.norm().item<double>() + 1e-30);
+}
+
+inline double cosine(const at::Tensor& a, const at::Tensor& b) {
+  const auto flat = [](const at::Tensor& t) { return t.to(at::kCPU, at::kDouble).flatten(); };
+  return at::cosine_similarity(flat(a), flat(b), 0).item<double>();
+}
+
+// layers.0 and layers.1: grouped attention and a SwiGLU.
+struct Fp8Blocks : torch::nn::Module {
+  explicit Fp8Blocks(at::Device device = at::kCPU, at::ScalarType compute = at::kFloat, bool recompute = false)
+      : device(device), compute(compute) {
+    const auto list = register_module("layers", std::make_shared<torch::nn::Module>());
+    const TransformerBlockOptions options{
+        .attention = {.width = kWidth, .heads = 4, .kv_heads = 2, .head_dim = 32, .qk_norm = true},
+        .recompute = recompute};
+    for (int i = 0; i < 2; ++i) {
+      blocks.push_back(list->register_module(
+          std::to_string(i), std::make_shared<TransformerBlock>(
+                                 options, std::make_shared<SwigluFeedForward>(kWidth, 256, device), device)));
+    }
+    const at::NoGradGuard no_grad;
+    auto generator = at::detail::createCPUGenerator(7);
+    for (const auto& item : named_parameters()) {
+      at::Tensor weight = item.value();
+      if (weight.dim() == 1) {
+        weight.fill_(1);
+        continue;
+      }
+      // What writes to the residual stream is smaller, as in models::Decoder.
+      const bool writes = item.key().ends_with("o_proj.weight") || item.key().ends_with("down_proj.weight");
+      const double scale = (writes ? 0.5 : 1) / std::sqrt(static_cast<double>(weight.size(1)));
+      weight.copy_(at::randn(weight.sizes(), generator, at::kFloat) * scale);
+    }
+    parameters.build(*this, compute);
+    rotary = make_rotary_table(kLength, 32, 10000, device);
+  }
+
+  static constexpr int64_t kWidth = 128, kLength = 24;
+
+  std::vector<NamedLinear> linears() {
+    std::vector<NamedLinear> found;
+    for (const auto& item : named_modules("", false)) {
+      if (auto* linear = dynamic_cast<Linear*>(item.value().get())) found.push_back({item.key(), linear});
+    }
+    return found;
+  }
+
+  at::Tensor input(double factor = 1) const {
+    auto generator = at::detail::createCPUGenerator(5);
+    return (at::randn({2, kLength, kWidth}, generator, at::kFloat) * factor).to(device, compute);
+  }
+
+  at::Tensor forward(const at::Tensor& x) const {
+    at::Tensor h = x;
+    for (const auto& block : blocks) h = block->forward(h, {.rotary = rotary});
+    return h;
+  }
+
+  struct Result {
+    at::Tensor y, grad_x;
+    std::vector<at::Tensor> grads;  // of all parameters
+  };
+  // A pass and its backward pass; gradients are added to those that are there.
+  Result pass(const at::Tensor& input) {
+    const at::Tensor x = input.detach().clone().requires_grad_();
+    auto generator = at::detail::createCPUGenerator(9);
+    const at::Tensor grad = (at::randn(x.sizes(), generator, at::kFloat) * 1e-3).to(device, compute);
+    const at::Tensor y = forward(x);
+    y.backward(grad);
+    Result out{y.detach(), x.grad(), {}};
+    for (const Parameter& p : parameters.all()) out.grads.push_back(p.master.grad().clone());
+    return out;
+  }
+
+  at::Device device;
+  at::ScalarType compute;
+  std::vector<std::shared_ptr<TransformerBlock>> blocks;
+  ParameterSet parameters;
+  RotaryTable rotary;
+};
+
+// A step with one pass, or with several that add up.
+inline Fp8Blocks::Result fp8_step(Fp8Blocks& model, Fp8Linears& fp8, const at::Tensor& x, bool warm_up = false,
+                                  int passes = 1) {
+  model.parameters.zero_grad();
+  fp8.begin_step(warm_up);
+  fp8.quantize_weights();
+  Fp8Blocks::Result result;
+  for (int i = 0; i < passes; ++i) result = model.pass(x);
+  fp8.update_scales();
+  fp8.count_step();
+  return result;
+}
+
+// Gradients of whole blocks: of the input and of each weight.
+inline void check_fp8_blocks(at::Device device, at::ScalarType compute, const Fp8LinearsOptions& options) {
+  const std::string what = cat(compute, options.e5m2 ? " e5m2" : " e4m3", options.current ? " current" : " delayed");
+  Fp8Blocks model(device, compute);
+  const at::Tensor x = model.input();
+  const Fp8Blocks::Result want = model.pass(x);
+  Fp8Linears fp8(model.linears(), options);
+  const auto expect_near = [&](const Fp8Blocks::Result& got, const std::string& step) {
+    EXPECT_LT(relative_error(got.y, want.y), 0.06) << what << step;
+    EXPECT_GT(relative_error(got.y, want.y), 0.001) << what << step << ": this is not in 8 bits";
+    EXPECT_LT(relative_error(got.grad_x, want.grad_x), 0.06) << what << step;
+    EXPECT_GT(cosine(got.grad_x, want.grad_x), 0.998) << what << step;
+    // Values of e5m2 are rounded twice as much as those of e4m3, and a weight's gradient is behind several layers.
+    const double allowed = options.e5m2 ? 0.16 : 0.12;
+    for (size_t i = 0; i < want.grads.size(); ++i) {
+      const std::string name = cat(what, step, ": ", model.parameters.all()[i].name);
+      EXPECT_LT(relative_error(got.grads[i], want.grads[i]), allowed) << name;
+      EXPECT_GT(cosine(got.grads[i], want.grads[i]), options.e5m2 ? 0.99 : 0.993) << name;
+    }
+  };
+  expect_near(fp8_step(model, fp8, x), ", first step");
+  expect_near(fp8_step(model, fp8, x), ", second step");
+  EXPECT_EQ(fp8.mode(), options.current ? Fp8Mode::current : Fp8Mode::delayed);
+  // Nothing of an evaluation is in 8 bits.
+  const at::NoGradGuard no_grad;
+  const at::Tensor slots = fp8.x_slots().clone(), y = model.forward(x);
+  EXPECT_TRUE(at::equal(fp8.x_slots(), slots)) << what;
+  EXPECT_LT(relative_error(y, want.y), compute == at::kFloat ? 1e-5 : 0.01) << what;
+}
+
+}  // namespace hrm::nn::testing

@@ -1,0 +1,21 @@
+#include <c10/cuda/CUDAFunctions.h>
+
+#include "hrm/runtime/precision.h"
+#include "nn/fp8_linears_cases.h"
+
+namespace hrm::nn {
+namespace {
+
+using namespace testing;  // NOLINT
+
+TEST(Fp8LinearsGpu, GradientsOfBlocksAreThoseOfTheComputeDtype) {
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const bool e5m2 : {false, true}) {
+    for (const bool current : {false, true}) {
+      check_fp8_blocks(at::kCUDA, at::kBFloat16, {.e5m2 = e5m2, .current = current});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hrm::nn

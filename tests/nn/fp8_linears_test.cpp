@@ -1,0 +1,247 @@
+#include "hrm/nn/fp8_linears.h"
+
+#include "hrm/ops/fp8.h"
+#include "hrm/state/registry.h"
+#include "nn/fp8_linears_cases.h"
+#include "support/expect_error.h"
+
+namespace hrm::nn {
+namespace {
+
+using namespace testing;  // NOLINT
+
+TEST(Fp8Linears, GradientsOfBlocksAreThoseOfTheComputeDtype) {
+  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+    for (const bool e5m2 : {false, true}) {
+      for (const bool current : {false, true}) {
+        check_fp8_blocks(at::kCPU, compute, {.e5m2 = e5m2, .current = current});
+      }
+    }
+  }
+}
+
+TEST(Fp8Linears, SkippedLayersStayAsTheyAre) {
+  Fp8Blocks model;
+  const std::vector<NamedLinear> all = model.linears();
+  ASSERT_EQ(all.size(), 8u);
+  EXPECT_EQ(without_skipped(all, "").size(), 8u);
+  EXPECT_EQ(without_skipped(all, "layers.0.*").size(), 4u);
+  const auto left = without_skipped(all, "layers.0.*, *.down_proj");
+  ASSERT_EQ(left.size(), 3u);
+  EXPECT_EQ(left[0].name, "layers.1.self_attn.qkv_proj");
+  test::expect_error(ExitCode::usage, {"'*.up_proj'", "layers.1.mlp.gate_up_proj"},
+                     [&] { without_skipped(all, "layers.0.*,*.up_proj"); });
+  test::expect_error(ExitCode::usage, {"no linear layer is left"}, [&] { Fp8Linears(all, {.skip = "*"}); });
+
+  const at::Tensor x = model.input();
+  const Fp8Blocks::Result want = model.pass(x);
+  Fp8Linears fp8(all, {.skip = "layers.1.*"});
+  EXPECT_EQ(fp8.x_slots().size(0), 4);
+  const Fp8Blocks::Result got = fp8_step(model, fp8, x);
+  EXPECT_GT(relative_error(got.y, want.y), 0.001);
+  // The second block multiplies as before: only what it reads is rounded.
+  EXPECT_FALSE(all[4].linear->needs_forward());
+  EXPECT_TRUE(all[0].linear->needs_forward());
+  const at::NoGradGuard no_grad;
+  EXPECT_FALSE(all[0].linear->needs_forward()) << "without gradient nothing is in 8 bits";
+}
+
+TEST(Fp8Linears, SizesAreMultiplesOf16) {
+  Linear odd(32, 24, at::kCPU);
+  test::expect_error(ExitCode::usage, {"block.up", "32 by 24", "precision.fp8_skip=block.up"}, [&] {
+    Fp8Linears({{"block.up", &odd}}, {});
+  });
+  test::expect_error(ExitCode::usage, {"no linear layer"}, [] { Fp8Linears({}, {}); });
+}
+
+// The warm-up computes as without, and leaves a history from which the first step in 8 bits has its scales.
+TEST(Fp8Linears, WarmUpGathersTheMaxima) {
+  Fp8Blocks model;
+  const at::Tensor x = model.input();
+  const Fp8Blocks::Result want = model.pass(x);
+  Fp8Linears fp8(model.linears(), {.history = 4, .margin = 1});
+  const Fp8Blocks::Result got = fp8_step(model, fp8, x, /*warm_up=*/true);
+  EXPECT_EQ(fp8.mode(), Fp8Mode::gather);
+  EXPECT_LT(relative_error(got.y, want.y), 1e-6);
+  for (size_t i = 0; i < want.grads.size(); ++i) EXPECT_LT(relative_error(got.grads[i], want.grads[i]), 1e-5);
+  EXPECT_EQ(fp8.steps(), 1);
+  const at::Tensor gathered = fp8.x_slots().select(1, 0).clone();
+  const at::Tensor gradients = fp8.gradient_slots().select(1, 0).clone();
+  // What the first layer reads is a norm of x.
+  const at::Tensor normed = x / (x.square().mean(-1, true) + 1e-6).sqrt();
+  EXPECT_NEAR(gathered[0].item<double>(), 224 / normed.abs().max().item<double>(), 1e-3);
+  EXPECT_TRUE((gradients > 1000).all().item<bool>()) << gradients;
+  // Without the warm-up the first step finds the same scales by itself.
+  Fp8Blocks other;
+  Fp8Linears alone(other.linears(), {.history = 4, .margin = 1});
+  fp8_step(other, alone, x);
+  EXPECT_TRUE(at::allclose(alone.x_slots().select(1, 0), gathered, 0.1, 0));
+  EXPECT_TRUE(at::allclose(alone.gradient_slots().select(1, 0), gradients, 0.15, 0));
+  fp8_step(model, fp8, x);
+  EXPECT_EQ(fp8.mode(), Fp8Mode::delayed);
+}
+
+TEST(Fp8Linears, ScalesStayAsTheyAreInsideAStep) {
+  Fp8Blocks one, three;
+  const at::Tensor x = one.input();
+  Fp8Linears a(one.linears(), {}), b(three.linears(), {});
+  fp8_step(one, a, x);
+  fp8_step(three, b, x, false, 3);
+  const Fp8Blocks::Result once = fp8_step(one, a, x), thrice = fp8_step(three, b, x, false, 3);
+  EXPECT_TRUE(at::equal(once.y, thrice.y));
+  EXPECT_TRUE(at::equal(a.x_slots(), b.x_slots()));
+  EXPECT_TRUE(at::equal(a.gradient_slots(), b.gradient_slots()));
+  for (size_t i = 0; i < once.grads.size(); ++i) {
+    EXPECT_LT(relative_error(thrice.grads[i], 3 * once.grads[i]), 1e-6) << one.parameters.all()[i].name;
+  }
+}
+
+TEST(Fp8Linears, RecomputedBlocksGiveTheSameBits) {
+  Fp8Blocks plain, again(at::kCPU, at::kFloat, /*recompute=*/true);
+  const at::Tensor x = plain.input();
+  for (const bool current : {false, true}) {
+    Fp8Linears a(plain.linears(), {.current = current}), b(again.linears(), {.current = current});
+    for (int step = 0; step < 2; ++step) {
+      const Fp8Blocks::Result want = fp8_step(plain, a, x), got = fp8_step(again, b, x);
+      EXPECT_TRUE(at::equal(got.grad_x, want.grad_x)) << current;
+      for (size_t i = 0; i < want.grads.size(); ++i) EXPECT_TRUE(at::equal(got.grads[i], want.grads[i])) << current;
+    }
+    EXPECT_TRUE(at::equal(a.maxima(), b.maxima()));
+    EXPECT_TRUE(at::equal(a.gradient_slots(), b.gradient_slots()));
+  }
+}
+
+// A jump of the activations saturates one step; the history follows it, and forgets it again.
+TEST(Fp8Linears, AJumpOfTheActivationsSaturatesOneStep) {
+  Fp8Blocks model;
+  std::vector<NamedLinear> one{model.linears()[0]};
+  Linear& linear = *one[0].linear;
+  Fp8Linears fp8(one, {.history = 2});
+  const at::Tensor x = model.input();
+  const auto step = [&](double factor) {
+    fp8.begin_step(false);
+    fp8.quantize_weights();
+    const at::Tensor input = (x * factor).requires_grad_();
+    const at::Tensor y = linear.forward(input);
+    y.backward(at::ones_like(y));
+    fp8.update_scales();
+    fp8.count_step();
+    const double wrong = relative_error(y.detach(), at::linear(x * factor, linear.weight().detach()));
+    EXPECT_TRUE(at::isfinite(y).all().item<bool>());
+    return std::pair{wrong, fp8.values()[3].item<double>()};
+  };
+  step(1);
+  EXPECT_LT(step(1).first, 0.06);
+  EXPECT_EQ(fp8.values()[3].item<double>(), 0);
+  const auto [wrong, saturated] = step(1e4);
+  EXPECT_GT(wrong, 0.9);
+  EXPECT_EQ(saturated, 1);
+  EXPECT_LT(step(1e4).first, 0.06);
+  EXPECT_EQ(fp8.values()[3].item<double>(), 0);
+  step(1);
+  step(1);
+  EXPECT_LT(step(1).first, 0.06) << "the jump is no longer in the history";
+}
+
+TEST(Fp8Linears, ZerosAndWhatIsNotFiniteLeaveTheHistorySound) {
+  for (const bool current : {false, true}) {
+    Fp8Blocks model;
+    const at::Tensor x = model.input();
+    const Fp8Blocks::Result want = model.pass(x);
+    Fp8Linears fp8(model.linears(), {.history = 2, .current = current});
+    fp8_step(model, fp8, x);
+    fp8_step(model, fp8, x);
+    const at::Tensor slots = fp8.x_slots().clone(), gradients = fp8.gradient_slots().clone();
+    const Fp8Blocks::Result nothing = fp8_step(model, fp8, at::zeros_like(x));
+    EXPECT_TRUE(at::isfinite(nothing.y).all().item<bool>());
+    for (const double bad : {NAN, INFINITY}) {
+      at::Tensor broken = x.clone();
+      broken[0][3][5].fill_(bad);
+      const Fp8Blocks::Result lost = fp8_step(model, fp8, broken);
+      EXPECT_FALSE(at::isfinite(lost.grads[0]).all().item<bool>()) << "the step has to be skipped";
+      EXPECT_TRUE(at::isfinite(fp8.x_slots()).all().item<bool>());
+      EXPECT_TRUE(at::isfinite(fp8.gradient_slots()).all().item<bool>());
+      EXPECT_TRUE(at::isfinite(fp8.values()).all().item<bool>());
+    }
+    fp8_step(model, fp8, x);
+    fp8_step(model, fp8, x);
+    const Fp8Blocks::Result after = fp8_step(model, fp8, x);
+    EXPECT_LT(relative_error(after.grad_x, want.grad_x), 0.06);
+    EXPECT_TRUE(at::allclose(fp8.x_slots(), slots, 1e-2));
+    EXPECT_TRUE(at::allclose(fp8.gradient_slots(), gradients, 0.1));
+  }
+}
+
+TEST(Fp8Linears, FrozenWeightsHaveNoGradient) {
+  Fp8Blocks model;
+  Linear frozen(128, 64, at::kCPU);
+  {
+    const at::NoGradGuard no_grad;
+    frozen.weight().normal_();
+  }
+  at::Tensor(frozen.weight()).set_requires_grad(false);
+  Fp8Linears fp8({{"frozen", &frozen}}, {});
+  fp8.begin_step(false);
+  fp8.quantize_weights();
+  const at::Tensor x = model.input().requires_grad_();
+  const at::Tensor y = frozen.forward(x);
+  y.backward(at::ones_like(y));
+  EXPECT_LT(relative_error(x.grad()[0][0], frozen.weight().sum(0)), 0.06);
+  EXPECT_FALSE(frozen.weight().grad().defined());
+}
+
+struct Copied : StateVisitor {
+  void tensor(const std::string& name, at::Tensor& tensor, StateRole, StateSlice) override {
+    if (load) {
+      tensor.copy_(tensors.at(name));
+    } else {
+      tensors[name] = tensor.clone();
+    }
+  }
+  void integer(const std::string& name, int64_t& value) override {
+    load ? value = integers.at(name) : integers[name] = value;
+  }
+  void real(const std::string&, double&) override {}
+  bool load = false;
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, int64_t> integers;
+};
+
+TEST(Fp8Linears, AnotherFormForgetsTheScales) {
+  Fp8Blocks model;
+  const at::Tensor x = model.input();
+  Copied state;
+  at::Tensor slots;
+  {
+    Fp8Linears fp8(model.linears(), {.e5m2 = true});
+    fp8_step(model, fp8, x);
+    fp8_step(model, fp8, x);
+    slots = fp8.x_slots().clone();
+    fp8.visit_state(state);
+  }
+  EXPECT_FALSE(model.linears()[0].linear->needs_forward()) << "as before, when the state is gone";
+  state.load = true;
+  const auto resumed = [&](const Fp8LinearsOptions& options, const auto& check) {
+    Fp8Linears fp8(model.linears(), options);
+    fp8.visit_state(state);
+    fp8.begin_step(false);
+    check(fp8);
+  };
+  resumed({.e5m2 = true}, [&](Fp8Linears& fp8) {
+    EXPECT_EQ(fp8.steps(), 2);
+    EXPECT_EQ(fp8.mode(), Fp8Mode::delayed);
+    EXPECT_TRUE(at::equal(fp8.x_slots(), slots));
+  });
+  for (const Fp8LinearsOptions& other : {Fp8LinearsOptions{.e5m2 = false}, Fp8LinearsOptions{.skip = "layers.0.*"}}) {
+    resumed(other, [&](Fp8Linears& fp8) {
+      EXPECT_EQ(fp8.steps(), 0);
+      EXPECT_EQ(fp8.mode(), Fp8Mode::current);
+      EXPECT_TRUE((fp8.x_slots().select(1, 0) == 1).all().item<bool>());
+      const double largest = other.e5m2 ? ops::kFp8MaxE5m2 : ops::kFp8Max;
+      EXPECT_TRUE((fp8.gradient_slots().select(1, 3) == largest).all().item<bool>());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace hrm::nn
