@@ -50,6 +50,16 @@ TEST(Precision, Fp8NeedsAGpuOrTheReferenceOps) {
   EXPECT_EQ(precision.name, "fp32 with fp8 recursions");
 }
 
+// Blocks that train in fp8 run by the reference on every CPU.
+TEST(Precision, Fp8BlocksRunOnACpu) {
+  config::PrecisionConfig config;
+  config.blocks = config::BlockPrecision::fp8;
+  const Precision precision = choose_precision(config, at::kCPU, /*reference_ops=*/false);
+  EXPECT_TRUE(precision.fp8_blocks);
+  EXPECT_FALSE(precision.fp8_recursions);
+  EXPECT_EQ(precision.name, "fp32 with fp8 blocks");
+}
+
 TEST(Precision, Fp8NeedsComputeCapability89) {
   EXPECT_NE(why_no_fp8(86).find("compute capability 8.6"), std::string::npos);
   for (const int capability : {89, 90, 100, 120}) EXPECT_EQ(why_no_fp8(capability), "");

@@ -411,10 +411,10 @@ std::string LanguageTask::fp8_text() const {
                          blocks.size(), " blocks train in 8 bits: activations and weights e4m3, ", "gradients ",
                          p.fp8_gradients, ", ", p.fp8_scaling, " scaling");
   if (p.fp8_warmup_steps > 0) text += cat(", after ", p.fp8_warmup_steps, " steps of warm-up");
-  text += cat("\n             in ", at::toString(runtime_.compute_dtype), " stay: embeddings, norms, attention, head",
-              mixtures_.empty() ? "" : ", experts and routers",
+  text += cat("\n             in ", runtime_.compute_dtype == at::kFloat ? "fp32" : "bf16",
+              " as before: embeddings, norms, attention, head", mixtures_.empty() ? "" : ", experts and routers",
               models::reads_prompts(config_.lm) ? ", the reasoning core with its bridge" : "",
-              "; evaluation and generation");
+              ", evaluation and generation");
   if (runtime_.device.is_cpu()) text += "\n             the CPU multiplies in fp8 by the reference, which is slow";
   return text;
 }
