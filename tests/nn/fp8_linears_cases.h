@@ -122,9 +122,9 @@ inline void check_fp8_blocks(at::Device device, at::ScalarType compute, const Fp
   const auto expect_near = [&](const Fp8Blocks::Result& got, const std::string& step) {
     EXPECT_LT(relative_error(got.y, want.y), 0.06) << what << step;
     EXPECT_GT(relative_error(got.y, want.y), 0.001) << what << step << ": this is not in 8 bits";
-    EXPECT_LT(relative_error(got.grad_x, want.grad_x), 0.06) << what << step;
-    EXPECT_GT(cosine(got.grad_x, want.grad_x), 0.998) << what << step;
     // Values of e5m2 are rounded twice as much as those of e4m3, and a weight's gradient is behind several layers.
+    EXPECT_LT(relative_error(got.grad_x, want.grad_x), options.e5m2 ? 0.1 : 0.06) << what << step;
+    EXPECT_GT(cosine(got.grad_x, want.grad_x), options.e5m2 ? 0.996 : 0.998) << what << step;
     const double allowed = options.e5m2 ? 0.16 : 0.12;
     for (size_t i = 0; i < want.grads.size(); ++i) {
       const std::string name = cat(what, step, ": ", model.parameters.all()[i].name);
