@@ -166,7 +166,7 @@ TEST(Fp8Linears, ZerosAndWhatIsNotFiniteLeaveTheHistorySound) {
     fp8_step(model, fp8, x);
     fp8_step(model, fp8, x);
     const Fp8Blocks::Result after = fp8_step(model, fp8, x);
-    EXPECT_LT(relative_error(after.grad_x, want.grad_x), 0.06);
+    EXPECT_LT(relative_error(after.grad_x, want.grad_x), 0.1);
     EXPECT_TRUE(at::allclose(fp8.x_slots(), slots, 1e-2));
     EXPECT_TRUE(at::allclose(fp8.gradient_slots(), gradients, 0.1));
   }
