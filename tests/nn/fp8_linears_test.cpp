@@ -16,6 +16,7 @@ TEST(Fp8Linears, GradientsOfBlocksAreThoseOfTheComputeDtype) {
       for (const bool current : {false, true}) {
         check_fp8_blocks(at::kCPU, compute, {.e5m2 = e5m2, .current = current});
       }
+      check_fp8_blocks(at::kCPU, compute, {.e5m2 = e5m2, .skip = "layers.1.*"});
     }
   }
 }
@@ -166,7 +167,7 @@ TEST(Fp8Linears, ZerosAndWhatIsNotFiniteLeaveTheHistorySound) {
     fp8_step(model, fp8, x);
     fp8_step(model, fp8, x);
     const Fp8Blocks::Result after = fp8_step(model, fp8, x);
-    EXPECT_LT(relative_error(after.grad_x, want.grad_x), 0.1);
+    EXPECT_LT(relative_error(after.grad_x, want.grad_x), 0.08);
     EXPECT_TRUE(at::allclose(fp8.x_slots(), slots, 1e-2));
     EXPECT_TRUE(at::allclose(fp8.gradient_slots(), gradients, 0.1));
   }
