@@ -1,5 +1,7 @@
 #include "checkpoint/hf_export.h"
 
+#include <ATen/ATen.h>
+
 #include <map>
 
 #include "checkpoint/hf_names.h"
@@ -8,6 +10,7 @@
 #include "hrm/base/file.h"
 #include "hrm/data/chat_template.h"
 #include "hrm/formats/safetensors.h"
+#include "hrm/ops/weight8.h"
 #include "hrm/state/tensor_bytes.h"
 
 namespace hrm::checkpoint {
@@ -133,11 +136,54 @@ std::string shard_name(size_t number, size_t count) {
   return cat("model-", digits(number), "-of-", digits(count), ".safetensors");
 }
 
+at::ScalarType weight8_type(nn::WeightFormat format) {
+  return format == nn::WeightFormat::int8 ? at::kChar : at::kFloat8_e4m3fn;
+}
+
+// Whether a weight of this name, as transformers calls it, is written in 8 bits: the matrices of blocks.
+bool written_in_8_bits(const HfFormat& format, const std::string& name, const at::Tensor& tensor) {
+  return nn::is_quantized(format.weights) && tensor.dim() == 2 && name.find(".layers.") != std::string::npos;
+}
+
+uint64_t written_bytes(const HfFormat& format, const std::string& name, const at::Tensor& tensor) {
+  if (written_in_8_bits(format, name, tensor)) {
+    return static_cast<uint64_t>(ops::weight8_bytes(tensor.size(0), tensor.size(1)));
+  }
+  return static_cast<uint64_t>(tensor.numel()) * c10::elementSize(format.dtype);
+}
+
+// The tensors that a weight is written as, on the host.
+NamedTensors written_tensors(const HfFormat& format, const std::string& name, const at::Tensor& tensor) {
+  if (!written_in_8_bits(format, name, tensor)) return {{name, host_tensor(tensor.detach().to(format.dtype))}};
+  const ops::Weight8 weight = ops::quantize_weight8(tensor.detach(), weight8_type(format.weights));
+  require(at::isfinite(weight.scales).all().item<bool>(), ExitCode::checkpoint, "'", name,
+          "' contains values that are not finite, which 8 bits with a scale for each output cannot store; use --dtype "
+          "bfloat16");
+  return {{name, host_tensor(weight.values)}, {name + "_scale", host_tensor(weight.scales.unsqueeze(1))}};
+}
+
+// What config.json says of weights in 8 bits, as compressed-tensors writes it.
+Json quantization_json(nn::WeightFormat format) {
+  const bool fp8 = format == nn::WeightFormat::fp8;
+  const Json weights = {{"num_bits", 8},         {"type", fp8 ? "float" : "int"}, {"symmetric", true},
+                        {"group_size", nullptr}, {"strategy", "channel"},         {"dynamic", false}};
+  const char* const name = fp8 ? "float-quantized" : "int-quantized";
+  // Without a format of its own, a group of integers is read as packed ones.
+  const Json group = {{"targets", {"Linear"}},
+                      {"format", name},
+                      {"weights", weights},
+                      {"input_activations", nullptr},
+                      {"output_activations", nullptr}};
+  return {{"quant_method", "compressed-tensors"}, {"format", name},
+          {"quantization_status", "compressed"},  {"config_groups", {{"group_0", group}}},
+          {"kv_cache_scheme", nullptr},           {"ignore", {"lm_head"}}};
+}
+
 void write_weights(const NamedTensors& weights, const HfFormat& format, const fs::path& folder) {
   std::vector<uint64_t> sizes;
   uint64_t total = 0;
   for (const auto& [name, tensor] : weights) {
-    sizes.push_back(static_cast<uint64_t>(tensor.numel()) * c10::elementSize(format.dtype));
+    sizes.push_back(written_bytes(format, name, tensor));
     total += sizes.back();
   }
   const std::vector<size_t> counts = shard_counts(sizes, format.shard_bytes);
@@ -145,13 +191,14 @@ void write_weights(const NamedTensors& weights, const HfFormat& format, const fs
   auto next = weights.begin();
   for (size_t shard = 0; shard < counts.size(); ++shard) {
     const std::string file = counts.size() == 1 ? "model.safetensors" : shard_name(shard + 1, counts.size());
-    std::vector<at::Tensor> hosts;
+    NamedTensors hosts;
     std::vector<SafetensorsEntry> entries;
     for (size_t i = 0; i < counts[shard]; ++i, ++next) {
-      const auto& [name, tensor] = *next;
-      const at::Tensor& host = hosts.emplace_back(host_tensor(tensor.detach().to(format.dtype)));
-      entries.push_back({name, dtype_of(host.scalar_type()), host.sizes().vec(), bytes_of(host)});
-      weight_map[name] = file;
+      for (const auto& [name, host] : written_tensors(format, next->first, next->second)) {
+        hosts.emplace_back(name, host);
+        entries.push_back({name, dtype_of(host.scalar_type()), host.sizes().vec(), bytes_of(host)});
+        weight_map[name] = file;
+      }
     }
     write_safetensors(folder / file, entries, {{"format", "pt"}});
   }
@@ -239,7 +286,13 @@ Json hf_tokenizer_config(const models::DecoderOptions& options, const HfTokens& 
 
 void export_hf(const models::DecoderOptions& options, const NamedTensors& weights, const HfTokens& tokens,
                const fs::path& folder, const HfFormat& format) {
-  const HfModel model = hf_model(options, weights, tokens, format.dtype, format.model_type);
+  HfModel model = hf_model(options, weights, tokens, format.dtype, format.model_type);
+  if (nn::is_quantized(format.weights)) {
+    require(format.weights != nn::WeightFormat::nf4, ExitCode::unexpected, "folders hold 8 bits, not NF4");
+    require(options.experts.count == 0, ExitCode::usage,
+            "weights of experts are not written in 8 bits; use --dtype bfloat16");
+    model.config["quantization_config"] = quantization_json(format.weights);
+  }
   write_folder(folder, [&](const fs::path& place) {
     const auto write = [&](const char* name, const std::string& text) {
       if (!fs::exists(place / name)) write_file(place / name, as_bytes(text));

@@ -34,6 +34,18 @@ class NamedWeights {
       : files_(files), names_(by_core_name(files.names(), files.origin(), ExitCode::checkpoint)) {}
 
   bool contains(const std::string& name) const { return names_.count(core_tensor_name(name)) > 0; }
+  // Where a weight in 8 bits has its scales.
+  static std::string scales_of(const std::string& weight) { return weight + "_scale"; }
+  bool has_scales(const std::string& weight) const { return contains(scales_of(weight)); }
+  // Numbers and scales of a weight (out, in) in 8 bits.
+  ops::Weight8 weight8(const std::string& name) const {
+    const at::Tensor values = tensor(name);
+    return {.values = values, .scales = tensor(scales_of(name)).to(at::kFloat).reshape({values.size(0)})};
+  }
+  // In floating point: those in 8 bits dequantised.
+  at::Tensor floats(const std::string& name) const {
+    return has_scales(name) ? ops::dequantize_weight8(weight8(name), at::kFloat) : tensor(name);
+  }
   const ArrayView& view(const std::string& name) const { return files_.at(names_.at(core_tensor_name(name))); }
   at::Tensor tensor(const std::string& name) const { return tensor_at(files_, names_.at(core_tensor_name(name))); }
   // By core names.
@@ -59,9 +71,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kQuantise
 
 // Says what weights of another kind are, instead of a list of all that they lack.
 void refuse_other_kinds(const NamedWeights& weights, const std::string& origin,
-                        const std::map<std::string, HfWeight>& wanted) {
+                        const std::map<std::string, HfWeight>& wanted, HfStoredWeights stored) {
   for (const auto& [core, name] : weights.all()) {
     for (const auto& [end, method] : kQuantised) {
+      if (end == ".weight_scale" && stored != HfStoredWeights::floats) continue;
       require(!name.ends_with(end), ExitCode::checkpoint, "the weights of '", origin, "' are quantised (", method,
               ": it holds '", printable_start(name),
               "'), and this program reads floating-point ones; give the folder of the model that they were made from, "
@@ -81,6 +94,33 @@ void refuse_other_kinds(const NamedWeights& weights, const std::string& origin,
   fail(ExitCode::checkpoint, "the weights of '", origin, "' are not those of its config.json: it holds ",
        weights.all().size(), " tensors, ", names, shown > 3 ? " and so on" : "",
        ", and none is called as transformers calls them, such as '", kEmbedding, "'");
+}
+
+DType type_of(HfStoredWeights stored) {
+  return stored == HfStoredWeights::int8 ? DType::i8 : DType::f8_e4m3;
+}
+
+// Layers that are quantised in another way than the folder.
+void check_format(const models::DecoderLm& model, const std::string& origin, HfStoredWeights stored) {
+  const std::vector<nn::QuantizedLayer> layers = nn::quantized_layers(model);
+  if (layers.empty() || stored == HfStoredWeights::floats) return;
+  const bool fp8 = stored == HfStoredWeights::fp8;
+  const nn::WeightFormat format = layers.front().linear->format();
+  require(format == (fp8 ? nn::WeightFormat::fp8 : nn::WeightFormat::int8), ExitCode::usage, "the weights of '", origin,
+          "' are stored as ", fp8 ? "e4m3" : "int8", ", which is not quantised once more as ", nn::name(format),
+          "; set hf.quantize=", fp8 ? "fp8" : "int8", ", or none to dequantise them");
+}
+
+void check_scales(const NamedWeights& weights, const std::string& name, HfStoredWeights stored, Contradictions& wrong) {
+  const ArrayView &values = weights.view(name), &scales = weights.view(NamedWeights::scales_of(name));
+  if (values.dtype != type_of(stored)) {
+    wrong.add("'", name, "' is ", hrm::name(values.dtype), ", but config.json says ", hrm::name(type_of(stored)));
+  }
+  const int64_t rows = values.shape.empty() ? 0 : values.shape[0];
+  if (scales.shape != std::vector<int64_t>{rows, 1} && scales.shape != std::vector<int64_t>{rows}) {
+    wrong.add("'", NamedWeights::scales_of(name), "' is ", shape_text(scales.shape), ", not [", rows, ", 1]");
+  }
+  if (!floats(scales.dtype)) wrong.add("'", NamedWeights::scales_of(name), "' is ", hrm::name(scales.dtype));
 }
 
 }  // namespace
@@ -105,12 +145,13 @@ models::DecoderOptions decoder_options_of(const HfModelConfig& c, int64_t positi
 }
 
 void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& options, models::DecoderLm& model,
-                     bool untie) {
+                     bool untie, HfStoredWeights stored) {
   const at::NoGradGuard no_grad;
+  check_format(model, files.origin(), stored);
   std::map<std::string, HfWeight> wanted = hf_weights(options);
   if (untie) wanted.at(kOurHead).parts = {{kEmbedding, options.vocabulary}};
   const NamedWeights weights(files);
-  refuse_other_kinds(weights, files.origin(), wanted);
+  refuse_other_kinds(weights, files.origin(), wanted, stored);
   std::set<std::string> unused;
   for (const auto& [core, name] : weights.all()) unused.insert(core);
   Contradictions wrong;
@@ -127,6 +168,11 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
       if (!in_memory) shape[0] = rows;
       const ArrayView& view = weights.view(theirs);
       if (view.shape != shape) wrong.add("'", theirs, "' is ", shape_text(view.shape), ", not ", shape_text(shape));
+      if (stored != HfStoredWeights::floats && weights.has_scales(theirs)) {
+        check_scales(weights, theirs, stored, wrong);
+        unused.erase(core_tensor_name(NamedWeights::scales_of(theirs)));
+        continue;
+      }
       if (!floats(view.dtype)) wrong.add("'", theirs, "' is ", name(view.dtype), ", no floating-point type");
     }
   }
@@ -152,16 +198,30 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
     int64_t row = 0;
     for (const auto& [theirs, rows] : found->second.parts) {
       const at::Tensor to = item.value().narrow(0, row, rows);
-      to.copy_(weights.tensor(theirs).view(to.sizes()));
+      to.copy_(weights.floats(theirs).view(to.sizes()));
       row += rows;
     }
   }
   // Read, sent to the device in the file's dtype and quantised one by one. Never more than one layer of these weights
   // is unquantised, neither on the host, where files are mapped, nor on the device.
-  for (const nn::Nf4Layer& layer : nn::nf4_layers(model)) {
+  for (const nn::QuantizedLayer& layer : nn::quantized_layers(model)) {
     std::vector<at::Tensor> parts;
-    for (const auto& [theirs, rows] : wanted.at(layer.weight).parts) parts.push_back(weights.tensor(theirs));
-    layer.linear->hold_nf4(parts.size() == 1 ? parts.front() : at::cat(parts), layer.weight);
+    if (stored == HfStoredWeights::floats) {
+      for (const auto& [theirs, rows] : wanted.at(layer.weight).parts) parts.push_back(weights.tensor(theirs));
+      layer.linear->hold_quantized(parts.size() == 1 ? parts.front() : at::cat(parts), layer.weight);
+      continue;
+    }
+    // Rows are quantised by themselves, so parts that are not in 8 bits yet stand beside others.
+    std::vector<at::Tensor> scales;
+    for (const auto& [theirs, rows] : wanted.at(layer.weight).parts) {
+      const ops::Weight8 part = weights.has_scales(theirs)
+                                    ? weights.weight8(theirs)
+                                    : ops::quantize_weight8(weights.tensor(theirs), scalar_type_of(type_of(stored)));
+      parts.push_back(part.values.view(at::kByte));
+      scales.push_back(part.scales);
+    }
+    layer.linear->hold_weight8(
+        {.values = at::cat(parts).view(scalar_type_of(type_of(stored))), .scales = at::cat(scales)}, layer.weight);
   }
 }
 

@@ -15,8 +15,11 @@ int run_export(const ExportOptions& options) {
           "' is not an export format; use torchscript, safetensors, pt, hf, peft or checkpoint");
   require(options.weights == "auto" || options.weights == "raw" || options.weights == "ema", ExitCode::usage, "'",
           options.weights, "' is not a set of weights; use auto, raw or ema");
-  require(options.dtype == "float32" || options.dtype == "bfloat16", ExitCode::usage, "'", options.dtype,
-          "' is not a dtype of weights; use float32 or bfloat16");
+  const bool in_8_bits = options.dtype == "fp8" || options.dtype == "int8";
+  require(options.dtype == "float32" || options.dtype == "bfloat16" || in_8_bits, ExitCode::usage, "'", options.dtype,
+          "' is not a dtype of weights; use float32, bfloat16, fp8 or int8");
+  require(!in_8_bits || options.to == "hf", ExitCode::usage, "--dtype ", options.dtype,
+          " is for --to hf; use float32 or bfloat16 with --to ", options.to);
   const bool has_dtype = options.to == "hf" || options.to == "checkpoint";
   require(options.dtype == "float32" || has_dtype, ExitCode::usage, "--dtype ", options.dtype,
           " is for --to hf and checkpoint alone; ", options.to, " has the dtype of the checkpoint");

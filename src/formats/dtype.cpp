@@ -14,7 +14,7 @@ struct TypeRow {
   size_t size;
 };
 
-constexpr std::array<TypeRow, 12> kTypes{{
+constexpr std::array<TypeRow, 13> kTypes{{
     {DType::u8, "U8", 1},
     {DType::i8, "I8", 1},
     {DType::i16, "I16", 2},
@@ -27,6 +27,7 @@ constexpr std::array<TypeRow, 12> kTypes{{
     {DType::boolean, "BOOL", 1},
     {DType::u16, "U16", 2},
     {DType::u32, "U32", 4},
+    {DType::f8_e4m3, "F8_E4M3", 1},
 }};
 
 const TypeRow& row_of(DType dtype) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -305,7 +307,65 @@ std::string dequantise_line(const std::string& method, const std::string& folder
              "', quantization_config=", config, ")", save);
 }
 
-void refuse_quantised(const Reader& in, const std::string& folder) {
+using Unread = std::optional<std::string>;  // what of a file this program does not read
+
+// Members of `object` other than these, or with a value that is neither empty nor the one here.
+Unread unread_member(const json& object, const std::string& where, const std::map<std::string, json>& read,
+                     const std::set<std::string>& free) {
+  for (const auto& [key, value] : object.items()) {
+    const auto found = read.find(key);
+    const bool fits = value.empty() || free.contains(key) || (found != read.end() && value == found->second);
+    if (!fits) return cat(where, "'", printable_start(key), "' = ", printable_start(value.dump()));
+  }
+  for (const auto& [key, value] : read) {
+    if (!object.contains(key) || object[key].is_null()) return cat(where, "'", key, "' missing");
+  }
+  return std::nullopt;
+}
+
+// A configuration of compressed-tensors: 8-bit weights with a scale for each output, and nothing else quantised.
+Unread unread_compressed(const json& config, HfStoredWeights& stored) {
+  const auto text = [](const json& from, const char* key) {
+    return from.contains(key) && from[key].is_string() ? from[key].get<std::string>() : std::string();
+  };
+  const std::string format = text(config, "format");
+  if (format != "float-quantized" && format != "int-quantized" && format != "naive-quantized") {
+    return cat("'format' = '", printable_start(format), "'");
+  }
+  const Unread top =
+      unread_member(config, "", {{"quant_method", "compressed-tensors"}, {"format", format}},
+                    {"config_groups", "quantization_status", "global_compression_ratio", "ignore", "version"});
+  if (top) return top;
+  const std::string status = text(config, "quantization_status");
+  if (!status.empty() && status != "compressed") return cat("'quantization_status' = '", printable_start(status), "'");
+  if (!config.contains("config_groups") || !config["config_groups"].is_object() || config["config_groups"].empty()) {
+    return "'config_groups' missing";
+  }
+  stored = HfStoredWeights::floats;
+  for (const auto& [name, group] : config["config_groups"].items()) {
+    if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) {
+      return cat("a group '", printable_start(name), "' without 'weights'");
+    }
+    const Unread member = unread_member(group, "", {}, {"targets", "weights", "format"});
+    if (member) return member;
+    const json& weights = group["weights"];
+    const std::string type = text(weights, "type");
+    const HfStoredWeights kind = type == "int" ? HfStoredWeights::int8 : HfStoredWeights::fp8;
+    if (type != "int" && type != "float") return cat("weights of 'type' = '", printable_start(type), "'");
+    const bool other = (format == "float-quantized" && type == "int") || (format == "int-quantized" && type == "float");
+    if (other || (stored != HfStoredWeights::floats && stored != kind)) return "weights of several types";
+    const Unread argument = unread_member(
+        weights, "weights with ",
+        {{"num_bits", 8}, {"type", type}, {"strategy", "channel"}, {"symmetric", true}, {"dynamic", false}},
+        {"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+    if (argument) return argument;
+    stored = kind;
+  }
+  return std::nullopt;
+}
+
+HfStoredWeights read_stored_weights(const Reader& in, const std::string& folder) {
+  HfStoredWeights stored = HfStoredWeights::floats;
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (!in.has(key)) continue;
     const json& config = in.at(key);
@@ -315,12 +375,18 @@ void refuse_quantised(const Reader& in, const std::string& folder) {
     } else if (std::string_view(key) == "compression_config") {
       method = "compressed-tensors";
     }
+    Unread unread = "";
+    if (method == "compressed-tensors" && config.is_object()) unread = unread_compressed(config, stored);
+    if (!unread) continue;
     const std::string line = dequantise_line(method, printable(folder));
     in.check(false, "the weights are quantised", method.empty() ? "" : cat(" (", printable_start(method), ")"),
-             ", and this program reads floating-point ones; give the folder of the model that they were made from, "
+             unread->empty() ? "" : cat(" with ", *unread),
+             ", and this program reads floating-point ones, or 8-bit ones of compressed-tensors with a scale for each "
+             "output and 16-bit activations; give the folder of the model that they were made from, "
              "which hf.quantize=nf4 then holds in 4 bits",
              line.empty() ? "" : cat(", or make a folder of floating-point weights: ", line));
   }
+  return stored;
 }
 
 // The steps from a text to its vector. Whether the last one divides by the length does not matter to a cosine.
@@ -384,7 +450,7 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
   const std::string_view why = why_not_read(c.model_type);
   in.check(family != nullptr, "the architecture '", printable_start(c.model_type), "' is not known to this program",
            why.empty() ? "" : ", because ", why, "; it reads ", families_text());
-  refuse_quantised(in, fs::path(origin).parent_path().string());
+  c.stored = read_stored_weights(in, fs::path(origin).parent_path().string());
   c.vocab_size = in.size("vocab_size");
   c.hidden_size = in.size("hidden_size");
   c.layers = in.size("num_hidden_layers");
@@ -404,6 +470,9 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
   check_arithmetic(in, *family);
   c.form = family->form;
   c.experts = read_experts(in, *family, c);
+  in.check(c.experts.count == 0 || c.stored == HfStoredWeights::floats,
+           "the weights are quantised, which this program reads only of models without experts; give the folder of the "
+           "model that they were made from");
   c.qk_norm = family->qk_norm;
   c.tied = in.flag("tie_word_embeddings", family->tied);
   const bool switched_on = in.flag("use_sliding_window", false);
@@ -459,7 +528,8 @@ HfBertConfig parse_bert_config(std::string_view text, const std::string& origin,
   const std::string type = in.text("model_type");
   in.check(type == "bert", "the architecture '", printable_start(type),
            "' is not an encoder that this program knows; it reads bert");
-  refuse_quantised(in, fs::path(origin).parent_path().string());
+  in.check(read_stored_weights(in, fs::path(origin).parent_path().string()) == HfStoredWeights::floats,
+           "the weights are quantised, which this program reads only of causal models");
   HfBertConfig c;
   c.vocab_size = in.size("vocab_size");
   c.hidden_size = in.size("hidden_size");

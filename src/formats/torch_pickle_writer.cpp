@@ -33,6 +33,7 @@ const char* storage_name(DType dtype) {
       return "BoolStorage";
     case DType::u16:
     case DType::u32:
+    case DType::f8_e4m3:
       break;
   }
   fail(ExitCode::unexpected, "torch.save knows no storage of element type ", name(dtype));

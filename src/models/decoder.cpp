@@ -82,13 +82,13 @@ DecoderOptions resolve(DecoderOptions o) {
   require(o.kv_heads > 0 && o.heads % o.kv_heads == 0, ExitCode::usage, o.kv_heads,
           " key and value heads do not divide ", o.heads, " query heads; set kv_heads to a divisor");
   require(o.weights == nn::WeightFormat::f32 || !o.feed_forward, ExitCode::unexpected,
-          "custom feed-forward layers do not support NF4 weights; use WeightFormat::f32");
+          "custom feed-forward layers do not support quantised weights; use WeightFormat::f32");
   require((o.form == DecoderForm{} && o.experts.count == 0) || !o.feed_forward, ExitCode::unexpected,
           "custom feed-forward layers go only with blocks of the plain form, without experts of their own");
   require(o.experts.count == 0 || (!o.form.gelu_gate && !o.form.joined_weights), ExitCode::unexpected,
           "experts have a SiLU gate, and files hold their projections apart; they go with no other form");
   require(o.weights == nn::WeightFormat::f32 || o.experts.count == 0, ExitCode::unexpected,
-          "experts do not support NF4 weights; use WeightFormat::f32");
+          "experts do not support quantised weights; use WeightFormat::f32");
   if (o.inner == 0) o.inner = nn::swiglu_width(o.width, 4);
   return o;
 }
@@ -115,11 +115,11 @@ void Decoder::init_own(uint64_t seed, const std::string& name) {
     if (is_scaled(item.key()) && !item.value().is_meta()) item.value().mul_(scale);
   }
   // The same values, for one layer at a time.
-  for (const nn::Nf4Layer& layer : nn::nf4_layers(*this)) {
+  for (const nn::QuantizedLayer& layer : nn::quantized_layers(*this)) {
     const at::Tensor weight = at::empty(layer.linear->weight().sizes(), at::kFloat);
     nn::init_parameter(weight, seed, name.empty() ? layer.weight : cat(name, ".", layer.weight));
     if (is_scaled(layer.weight)) weight.mul_(scale);
-    layer.linear->hold_nf4(weight, layer.weight);
+    layer.linear->hold_quantized(weight, layer.weight);
   }
 }
 

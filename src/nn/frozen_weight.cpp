@@ -16,17 +16,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& residual) {
-  return residual ? ops::linear_add(x, weight, weight, *residual) : ops::linear(x, weight, weight);
-}
-
 struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const std::optional<at::Tensor>& residual,
                             const FrozenWeight* weight) {
     ctx->saved_data["weight"] = weight->to_ivalue();
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["has_residual"] = residual.has_value();
-    return product(x, weight->read(), residual);
+    return weight->product(x, residual);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -43,61 +39,71 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
 
 const at::Tensor& FrozenWeight::read() const {
   if (nf4.defined()) ops::nf4_dequantize_(weight, nf4);
+  if (weight8.defined()) ops::dequantize_weight8_(weight, weight8);
   return weight;
+}
+
+at::Tensor FrozenWeight::product(const at::Tensor& x, const std::optional<at::Tensor>& residual) const {
+  const at::NoGradGuard no_grad;
+  if (weight8.defined()) return ops::linear_weight8(x, weight8, residual, weight);
+  const at::Tensor& w = read();
+  return residual ? ops::linear_add(x, w, w, *residual) : ops::linear(x, w, w);
 }
 
 c10::IValue FrozenWeight::to_ivalue() const {
   std::vector<at::Tensor> tensors{weight};
   if (nf4.defined()) tensors.insert(tensors.end(), {nf4.codes, nf4.absmax, nf4.scales, nf4.offset});
+  if (weight8.defined()) tensors.insert(tensors.end(), {weight8.values, weight8.scales});
   return tensors;
 }
 
 FrozenWeight FrozenWeight::from_ivalue(const c10::IValue& value) {
   const std::vector<at::Tensor> tensors = value.toTensorVector();
-  FrozenWeight out{.weight = tensors[0], .nf4 = {}};
-  if (tensors.size() > 1) {
+  FrozenWeight out{.weight = tensors[0]};
+  if (tensors.size() == 3) {
+    out.weight8 = {.values = tensors[1], .scales = tensors[2]};
+  } else if (tensors.size() > 3) {
     out.nf4 = {.codes = tensors[1], .absmax = tensors[2], .scales = tensors[3], .offset = tensors[4]};
   }
   return out;
 }
 
 at::Tensor frozen_linear(const at::Tensor& x, const FrozenWeight& weight, const std::optional<at::Tensor>& residual) {
-  if (!at::GradMode::is_enabled()) return product(x, weight.read(), residual);
+  if (!at::GradMode::is_enabled()) return weight.product(x, residual);
   return FrozenLinear::apply(x, residual, &weight);
 }
 
-std::vector<Nf4Layer> nf4_layers(const torch::nn::Module& model) {
-  std::vector<Nf4Layer> layers;
+std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& model) {
+  std::vector<QuantizedLayer> layers;
   for (const auto& item : model.named_modules("", /*include_self=*/false)) {
     const auto linear = std::dynamic_pointer_cast<Linear>(item.value());
-    if (linear && linear->format() == WeightFormat::nf4) layers.push_back({cat(item.key(), ".weight"), linear});
+    if (linear && is_quantized(linear->format())) layers.push_back({cat(item.key(), ".weight"), linear});
   }
   return layers;
 }
 
-void share_nf4_workspace(const torch::nn::Module& model, at::ScalarType compute_dtype) {
-  const std::vector<Nf4Layer> layers = nf4_layers(model);
+void share_quantized_workspace(const torch::nn::Module& model, at::ScalarType compute_dtype) {
+  const std::vector<QuantizedLayer> layers = quantized_layers(model);
   if (layers.empty()) return;
   int64_t largest = 0;
-  for (const Nf4Layer& layer : layers) {
-    require(layer.linear->nf4().defined(), ExitCode::unexpected, "'", layer.weight,
-            "' has no NF4 weight; call hold_nf4() first");
+  for (const QuantizedLayer& layer : layers) {
+    require(layer.linear->has_quantized(), ExitCode::unexpected, "'", layer.weight, "' has no ",
+            name(layer.linear->format()), " weight; call hold_quantized() first");
     largest = std::max(largest, layer.linear->weight().numel());
   }
-  const at::Device device = layers.front().linear->nf4().codes.device();
+  const at::Device device = layers.front().linear->device();
   const at::Tensor workspace = at::empty({largest}, at::device(device).dtype(compute_dtype));
-  for (const Nf4Layer& layer : layers) {
+  for (const QuantizedLayer& layer : layers) {
     const at::Tensor& weight = layer.linear->weight();
-    layer.linear->set_nf4_workspace(workspace.narrow(0, 0, weight.numel()).view(weight.sizes()));
+    layer.linear->set_workspace(workspace.narrow(0, 0, weight.numel()).view(weight.sizes()));
   }
 }
 
-Nf4Memory nf4_memory(const torch::nn::Module& model) {
-  Nf4Memory memory;
-  for (const Nf4Layer& layer : nf4_layers(model)) {
-    const ops::Nf4Tensor& nf4 = layer.linear->nf4();
+QuantizedMemory quantized_memory(const torch::nn::Module& model) {
+  QuantizedMemory memory;
+  for (const QuantizedLayer& layer : quantized_layers(model)) {
     memory.elements += layer.linear->weight().numel();
-    if (nf4.defined()) memory.bytes += nf4.bytes();
+    memory.bytes += layer.linear->quantized_bytes();
     const at::Tensor workspace = layer.linear->frozen_weight().weight;
     if (workspace.defined() && !workspace.is_meta()) {
       memory.workspace = std::max(memory.workspace, static_cast<int64_t>(workspace.storage().nbytes()));

@@ -13,11 +13,39 @@
 
 namespace hrm::nn {
 
+namespace {
+
+// The type of the 8-bit numbers.
+at::ScalarType weight8_type(WeightFormat format) {
+  return format == WeightFormat::int8 ? at::kChar : at::kFloat8_e4m3fn;
+}
+
+}  // namespace
+
+const char* name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::nf4:
+      return "NF4";
+    case WeightFormat::fp8:
+      return "e4m3";
+    case WeightFormat::int8:
+      return "int8";
+    case WeightFormat::f32:
+      break;
+  }
+  return "float32";
+}
+
+int64_t stored_bytes(WeightFormat format, int64_t out, int64_t in) {
+  if (format == WeightFormat::nf4) return ops::nf4_bytes(out * in);
+  return is_quantized(format) ? ops::weight8_bytes(out, in) : 4 * out * in;
+}
+
 Linear::Linear(int64_t in, int64_t out, at::Device device, bool bias, WeightFormat format)
     : device_(device), format_(format) {
-  const bool nf4 = format == WeightFormat::nf4;
-  weight_ = register_parameter("weight", at::empty({out, in}, at::device(nf4 ? at::Device(at::kMeta) : device)),
-                               /*requires_grad=*/!nf4);
+  const bool quantized = is_quantized(format);
+  weight_ = register_parameter("weight", at::empty({out, in}, at::device(quantized ? at::Device(at::kMeta) : device)),
+                               /*requires_grad=*/!quantized);
   if (bias) bias_ = register_parameter("bias", at::empty({out}, at::device(device)));
   compute_weight_ = weight_;
 }
@@ -30,7 +58,7 @@ void Linear::hold_frozen(at::ScalarType dtype) {
 at::Tensor Linear::forward(const at::Tensor& x) const {
   const auto with_bias = [&](const at::Tensor& y) { return bias_.defined() ? y + bias_.to(y.scalar_type()) : y; };
   if (const LoraAdapter* lora = adapter()) return with_bias(lora->forward(x, frozen_weight()));
-  if (format_ == WeightFormat::nf4) return with_bias(frozen_linear(x, frozen_weight()));
+  if (is_quantized(format_)) return with_bias(frozen_linear(x, frozen_weight()));
   if (const Fp8Layer* layer = fp8()) return with_bias(layer->forward(x, compute_weight_, weight_));
   return ops::linear(x, compute_weight(), weight_, bias_);
 }
@@ -38,7 +66,7 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
 at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual) const {
   if (bias_.defined() || fp8() != nullptr) return residual + forward(x);
   if (const LoraAdapter* lora = adapter()) return lora->forward(x, frozen_weight(), residual);
-  if (format_ == WeightFormat::nf4) return frozen_linear(x, frozen_weight(), residual);
+  if (is_quantized(format_)) return frozen_linear(x, frozen_weight(), residual);
   return ops::linear_add(x, compute_weight(), weight_, residual);
 }
 
@@ -47,8 +75,8 @@ const Fp8Layer* Linear::fp8() const {
 }
 
 const at::Tensor& Linear::compute_weight() const {
-  require(format_ != WeightFormat::nf4, ExitCode::unexpected,
-          "an NF4 layer has no compute weight; use forward() or frozen_weight()");
+  require(!is_quantized(format_), ExitCode::unexpected,
+          "a quantised layer has no compute weight; use forward() or frozen_weight()");
   return lora_ && lora_->merged() ? lora_->merged_weight() : compute_weight_;
 }
 
@@ -57,14 +85,40 @@ void Linear::attach(std::shared_ptr<LoraAdapter> adapter) {
   lora_ = register_module("lora", std::move(adapter));
 }
 
-void Linear::hold_nf4(const at::Tensor& weight, const std::string& name) {
-  require(format_ == WeightFormat::nf4 && weight.sizes() == weight_.sizes(), ExitCode::unexpected, "'", name,
-          "' has the wrong shape, or its layer was not built with WeightFormat::nf4");
+void Linear::hold_quantized(const at::Tensor& weight, const std::string& name) {
+  require(is_quantized(format_) && weight.sizes() == weight_.sizes(), ExitCode::unexpected, "'", name,
+          "' has the wrong shape, or its layer was not built with a quantised format");
   const at::NoGradGuard no_grad;
+  if (format_ != WeightFormat::nf4) {
+    return hold_weight8(ops::quantize_weight8(weight.to(device_), weight8_type(format_)), name);
+  }
   nf4_ = ops::nf4_quantize(weight.to(device_));
   // A magnitude that is not finite makes their mean non-finite.
   require(std::isfinite(nf4_.offset.item<float>()), ExitCode::checkpoint, "'", name,
           "' contains values that are not finite, which NF4 cannot store; set hf.quantize to none");
+}
+
+void Linear::hold_weight8(const ops::Weight8& weight, const std::string& name) {
+  require(is_quantized(format_) && weight.values.scalar_type() == weight8_type(format_) &&
+              format_ != WeightFormat::nf4 && weight.values.sizes() == weight_.sizes(),
+          ExitCode::unexpected, "'", name, "' has another shape or format than its layer");
+  weight8_ = {.values = weight.values.to(device_), .scales = weight.scales.to(device_)};
+  const at::Tensor finite = at::isfinite(weight8_.scales).all();
+  const bool has_nan =
+      format_ == WeightFormat::fp8 && weight8_.values.view(at::kByte).bitwise_and(0x7f).eq(0x7f).any().item<bool>();
+  require(finite.item<bool>() && !has_nan, ExitCode::checkpoint, "'", name,
+          "' contains values that are not finite, which ", nn::name(format_),
+          " with a scale for each output cannot store; set hf.quantize to none");
+}
+
+at::Tensor Linear::dequantized(at::ScalarType dtype) const {
+  require(has_quantized(), ExitCode::unexpected, "this layer has no quantised weight; call hold_quantized() first");
+  return format_ == WeightFormat::nf4 ? ops::nf4_dequantize(nf4_, weight_.sizes(), dtype)
+                                      : ops::dequantize_weight8(weight8_, dtype);
+}
+
+int64_t Linear::quantized_bytes() const {
+  return nf4_.defined() ? nf4_.bytes() : weight8_.defined() ? weight8_.bytes() : 0;
 }
 
 const LoraAdapter* Linear::adapter() const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -42,8 +43,7 @@ at::Tensor rows_of(const at::Tensor& t) {
 std::pair<at::Tensor, at::Tensor> lora_forward(const at::Tensor& x, const FrozenWeight& frozen, const at::Tensor& A,
                                                const at::Tensor& B, const std::optional<at::Tensor>& residual,
                                                const Facts& f) {
-  const at::Tensor& weight = frozen.read();
-  const at::Tensor y = residual ? ops::linear_add(x, weight, weight, *residual) : ops::linear(x, weight, weight);
+  const at::Tensor y = frozen.product(x, residual);
   const at::Tensor seen = f.p > 0 ? ops::dropout(x, f.step, f.p, f.seed) : x;
   at::Tensor u = rows_of(ops::linear(seen, A, A));
   if (f.scale != 1) u.mul_(f.scale);
@@ -376,18 +376,18 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
   require(
       !layers_.empty(), code, where,
       "no layer of the model matches the targets of the adapter; layers that can have an adapter: ", adapters_are_for);
-  shared_->merges = layers_.front().linear->format() != WeightFormat::nf4;
+  shared_->merges = !is_quantized(layers_.front().linear->format());
   // Routers have another name in files; only training of the whole model changes them.
   std::erase_if(parameters, [&](const auto& item) {
     return joined_weights.count(item.first) > 0 || item.first.ends_with(".router.weight");
   });
-  std::set<std::string> nf4_weights;
-  for (const Nf4Layer& layer : nf4_layers(model)) nf4_weights.insert(layer.weight);
-  save_modules(parameters, nf4_weights);
+  std::map<std::string, WeightFormat> quantized;
+  for (const QuantizedLayer& layer : quantized_layers(model)) quantized[layer.weight] = layer.linear->format();
+  save_modules(parameters, quantized);
 }
 
 void LoraSet::save_modules(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                           const std::set<std::string>& nf4_weights) {
+                           const std::map<std::string, WeightFormat>& quantized) {
   const LoraOptions& o = shared_->options;
   const ExitCode code = o.origin.empty() ? ExitCode::usage : ExitCode::checkpoint;
   const std::string where = o.origin.empty() ? "" : o.origin + ": ";
@@ -398,9 +398,11 @@ void LoraSet::save_modules(const std::vector<std::pair<std::string, at::Tensor>>
       if (!name.substr(0, name.rfind('.')).ends_with(module)) continue;
       found = true;
       const auto same = [&, weight = &name](const Layer& layer) { return layer.weight == *weight; };
-      const bool is_nf4 = nf4_weights.count(name) > 0;
-      require(!is_nf4 && std::none_of(layers_.begin(), layers_.end(), same), code, where, "'", printable_start(module),
-              "' cannot be trained in full, because it ", is_nf4 ? "is stored as NF4" : "has an adapter");
+      const auto stored = quantized.find(name);
+      const bool is_stored = stored != quantized.end();
+      require(!is_stored && std::none_of(layers_.begin(), layers_.end(), same), code, where, "'",
+              printable_start(module), "' cannot be trained in full, because it ",
+              is_stored ? cat("is stored as ", nn::name(stored->second)) : "has an adapter");
       if (parameter.requires_grad()) continue;  // two names of one module
       at::Tensor(parameter).set_requires_grad(true);
       saved_.emplace_back(name, parameter);
@@ -422,9 +424,8 @@ void LoraSet::initialise(uint64_t seed) {
     const Layer& layer = layers_[i];
     layer.adapter->init_own(seed, cat(layer.path, ".", i));
     if (!shared_->options.dora) continue;
-    layer.adapter->begin_dora(layer.linear->format() == WeightFormat::nf4
-                                  ? ops::nf4_dequantize(layer.linear->nf4(), layer.linear->weight().sizes(), at::kFloat)
-                                  : layer.linear->base_weight());
+    layer.adapter->begin_dora(is_quantized(layer.linear->format()) ? layer.linear->dequantized(at::kFloat)
+                                                                   : layer.linear->base_weight());
   }
 }
 
@@ -457,8 +458,7 @@ at::Tensor LoraSet::merged_weight(const std::string& parameter) const {
   for (const Layer& layer : layers_) {
     if (layer.weight != parameter) continue;
     if (shared_->merges) return layer.adapter->merged_weight();
-    const at::Tensor workspace = layer.linear->frozen_weight().weight;
-    const at::Tensor merged = ops::nf4_dequantize(layer.linear->nf4(), workspace.sizes(), workspace.scalar_type());
+    const at::Tensor merged = layer.linear->dequantized(layer.linear->frozen_weight().weight.scalar_type());
     const at::NoGradGuard no_grad;
     if (shared_->options.dora) {
       layer.adapter->merge_dora(merged, merged);

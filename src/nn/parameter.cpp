@@ -59,9 +59,8 @@ void keep_frozen_as(torch::nn::Module& module, at::ScalarType compute_dtype) {
     if (!weight.requires_grad() && weight.scalar_type() != compute_dtype) weight.set_data(weight.to(compute_dtype));
   };
   for (const auto& part : module.modules()) {
-    // An NF4 layer has its codes instead of this weight.
-    if (const auto* linear = dynamic_cast<Linear*>(part.get());
-        linear != nullptr && linear->format() == WeightFormat::nf4) {
+    // A quantised layer has no storage for this weight.
+    if (const auto* linear = dynamic_cast<Linear*>(part.get()); linear != nullptr && is_quantized(linear->format())) {
       continue;
     }
     if (auto* reader = dynamic_cast<HasComputeWeight*>(part.get())) keep(reader->master_weight());
@@ -94,7 +93,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   at::Device device = at::kCPU;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& master = item.value();
-    if (master.is_meta() && !master.requires_grad()) continue;  // NF4, read by its layer
+    if (master.is_meta() && !master.requires_grad()) continue;  // quantised, read by its layer
     if (parameters_.empty() && frozen.empty()) device = master.device();
     const bool frozen_copy = !master.requires_grad() && master.scalar_type() == compute_dtype;
     require((master.scalar_type() == at::kFloat || frozen_copy) && master.is_contiguous(), ExitCode::unexpected,

@@ -24,7 +24,7 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::
       register_module("self_attn", std::make_shared<CausalAttention>(options.attention, device, options.weights));
   if (options.cross) {
     require(options.weights == WeightFormat::f32, ExitCode::unexpected,
-            "a block with cross-attention does not support NF4 weights; use WeightFormat::f32");
+            "a block with cross-attention does not support quantised weights; use WeightFormat::f32");
     cross_norm_ = norm("cross_layernorm");
     cross_attn_ = register_module("cross_attn", std::make_shared<CrossAttention>(options.attention, device));
   }

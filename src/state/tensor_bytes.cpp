@@ -32,6 +32,8 @@ DType dtype_of(at::ScalarType type) {
       return DType::u16;
     case at::kUInt32:
       return DType::u32;
+    case at::kFloat8_e4m3fn:
+      return DType::f8_e4m3;
     default:
       fail(ExitCode::unexpected, "tensors of type ", at::toString(type), " cannot be written to files");
   }
@@ -63,6 +65,8 @@ at::ScalarType scalar_type_of(DType dtype) {
       return at::kUInt16;
     case DType::u32:
       return at::kUInt32;
+    case DType::f8_e4m3:
+      return at::kFloat8_e4m3fn;
   }
   fail(ExitCode::unexpected, "unknown element type ", static_cast<int>(dtype));
 }

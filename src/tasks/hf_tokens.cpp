@@ -23,7 +23,11 @@ checkpoint::HfTokens hf_tokens(const data::LanguageMeta& meta, const std::filesy
 }
 
 checkpoint::HfFormat hf_format(const ExportRequest& request) {
-  return {.dtype = request.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
+  // Beside weights in 8 bits, the others are in bfloat16.
+  return {.dtype = request.dtype == "float32" ? at::kFloat : at::kBFloat16,
+          .weights = request.dtype == "fp8"    ? nn::WeightFormat::fp8
+                     : request.dtype == "int8" ? nn::WeightFormat::int8
+                                               : nn::WeightFormat::f32};
 }
 
 }  // namespace hrm::tasks

@@ -6,9 +6,13 @@
 #include "hf_cases.h"
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/export.h"
+#include "hrm/checkpoint/hf_import.h"
 #include "hrm/checkpoint/peft.h"
 #include "hrm/data/tokenizer.h"
+#include "hrm/formats/safetensors_set.h"
 #include "hrm/formats/torch_pickle.h"
+#include "hrm/nn/frozen_weight.h"
+#include "hrm/nn/linear.h"
 #include "hrm/state/tensor_bytes.h"
 #include "support/paths.h"
 #include "support/python.h"
@@ -61,6 +65,41 @@ TEST(HfPython, GivesOurLogits) {
   const auto result = test::run_command(check_command() + folders);
   EXPECT_EQ(result.status, 0) << result.output;
   for (const HfCase& c : hf_cases()) expect_agrees(result.output, "transformers", (dir / c.name).string());
+}
+
+// Weights in 8 bits, read by transformers and compressed-tensors, give the logits of our own quantised layers.
+TEST(HfPython, WeightsIn8BitsGiveOurLogits) {
+  if (test::python_with_torch().empty()) GTEST_SKIP() << "no Python that can import torch";
+  const test::TempDir dir;
+  std::string folders;
+  std::vector<std::string> names;
+  for (const HfCase& c : {hf_cases()[0], hf_cases()[3]}) {
+    for (const nn::WeightFormat format : {nn::WeightFormat::fp8, nn::WeightFormat::int8}) {
+      const at::NoGradGuard no_grad;
+      const std::filesystem::path folder = dir / cat(c.name, "_", nn::name(format));
+      export_hf(c.options, decoder_weights(*hf_decoder(c.options)), {}, folder / "model",
+                {.dtype = at::kFloat, .weights = format});
+      models::DecoderOptions options = c.options;
+      options.weights = format;
+      const auto model = std::make_shared<models::DecoderLm>(options, at::kCPU);
+      load_hf_weights(SafetensorsSet(folder / "model"), options, *model, /*untie=*/false,
+                      read_hf_config(folder / "model").stored);
+      model->build_frozen(at::kFloat);
+      nn::share_quantized_workspace(*model, at::kFloat);
+      const at::Tensor ids = at::randint(0, c.options.vocabulary, {2, 19}, at::kLong);
+      const at::Tensor logits = model->logits(model->forward({.ids = ids}).hidden);
+      write_file(folder / "reference.pt", build_torch_state_dict({entry("ids", ids), entry("logits", logits)}));
+      names.push_back(folder.string());
+      folders += " '" + names.back() + "'";
+    }
+  }
+  const auto result = test::run_command(test::python_with_torch() + " '" + test::source_dir() +
+                                        "/tests/checkpoint/hf_8bit_check.py'" + folders);
+  EXPECT_EQ(result.status, 0) << result.output;
+  if (result.output.find("skipped: ") != std::string::npos) GTEST_SKIP() << result.output;
+  for (const std::string& name : names) {
+    EXPECT_NE(result.output.find("compressed-tensors: " + name), std::string::npos) << result.output;
+  }
 }
 
 // An adapter in PEFT's format beside the model in that of transformers.

@@ -186,31 +186,37 @@ TEST_P(HfFamilies, GradientsOfAdapters) {
 }
 
 // The same as a model of the dequantised weights, beside which biases and norms stay as they are.
-TEST_P(HfFamilies, FourBitWeights) {
-  if (open_folder(fixtures() / GetParam()).options.experts.count > 0) {
-    EXPECT_THROW(open_folder(fixtures() / GetParam(), nn::WeightFormat::nf4), Error);
+void expect_quantized(const std::string& name, nn::WeightFormat format, double least) {
+  if (open_folder(fixtures() / name).options.experts.count > 0) {
+    EXPECT_THROW(open_folder(fixtures() / name, format), Error);
     return;
   }
-  Opened it = open_folder(fixtures() / GetParam(), nn::WeightFormat::nf4);
-  Opened plain = open_folder(fixtures() / GetParam());
+  Opened it = open_folder(fixtures() / name, format);
+  Opened plain = open_folder(fixtures() / name);
   {
     const at::NoGradGuard no_grad;
     auto parameters = plain.model->named_parameters();
-    for (const nn::Nf4Layer& layer : nn::nf4_layers(*it.model)) {
+    for (const nn::QuantizedLayer& layer : nn::quantized_layers(*it.model)) {
       at::Tensor to = parameters[layer.weight];
-      to.copy_(ops::nf4_dequantize(layer.linear->nf4(), to.sizes(), at::kFloat));
+      to.copy_(layer.linear->dequantized(at::kFloat));
     }
   }
   nn::LoraSet lora(*it.model, adapter_of(it), at::kCPU), plain_lora(*plain.model, adapter_of(plain), at::kCPU);
   fill(lora);
   fill(plain_lora);
-  nn::share_nf4_workspace(*it.model, at::kFloat);
+  nn::share_quantized_workspace(*it.model, at::kFloat);
   it.model->build_parameters(at::kFloat);
   plain.model->build_parameters(at::kFloat);
-  const Expected want = expected_of(GetParam());
+  const Expected want = expected_of(name);
   const at::Tensor got = logits_of(*it.model, want.ids);
   EXPECT_LT(distance(got, logits_of(*plain.model, want.ids)), 1e-5);
-  EXPECT_GT(distance(got, want.logits), 1e-2);
+  EXPECT_GT(distance(got, want.logits), least);
+}
+
+TEST_P(HfFamilies, QuantisedWeights) {
+  expect_quantized(GetParam(), nn::WeightFormat::nf4, 1e-2);
+  expect_quantized(GetParam(), nn::WeightFormat::fp8, 1e-4);
+  expect_quantized(GetParam(), nn::WeightFormat::int8, 1e-5);
 }
 
 TEST_P(HfFamilies, WhatIsExportedIsReadAgain) {

@@ -12,6 +12,8 @@
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/export.h"
 #include "hrm/formats/torch_pickle.h"
+#include "hrm/nn/frozen_weight.h"
+#include "hrm/nn/linear.h"
 #include "hrm/state/tensor_bytes.h"
 #include "support/expect_error.h"
 #include "support/nested_pt.h"
@@ -135,6 +137,94 @@ TEST_F(HfWeights, AreNamedWhereNoneIsKnown) {
   const Tensors before = std::exchange(theirs_, {});
   for (const auto& [name, tensor] : before) theirs_["net." + name] = tensor;
   refused({"holds ", " tensors, 'net.model.embed_tokens.weight', ", "such as 'model.embed_tokens.weight'"});
+}
+
+// Folders of 8-bit weights: their bytes in layers of the same format, their values in layers of floats.
+TEST(HfImport, WeightsIn8Bits) {
+  for (const HfCase& c : hf_cases()) {
+    for (const nn::WeightFormat format : {nn::WeightFormat::fp8, nn::WeightFormat::int8}) {
+      const test::TempDir dir;
+      const bool fp8 = format == nn::WeightFormat::fp8;
+      const auto model = hf_decoder(c.options);
+      export_hf(c.options, decoder_weights(*model), {.eos = 7}, dir / "out", {.dtype = at::kFloat, .weights = format});
+      const HfModelConfig config = read_hf_config(dir / "out");
+      ASSERT_EQ(config.stored, fp8 ? HfStoredWeights::fp8 : HfStoredWeights::int8) << c.name;
+      const SafetensorsSet files(dir / "out");
+      const ArrayView& values = files.at("model.layers.0.mlp.up_proj.weight");
+      EXPECT_EQ(values.dtype, fp8 ? DType::f8_e4m3 : DType::i8);
+      EXPECT_EQ(files.at("model.layers.0.mlp.up_proj.weight_scale").shape, (std::vector<int64_t>{values.shape[0], 1}));
+      models::DecoderOptions options = decoder_options_of(config, 31);
+      const auto floats = empty_decoder(options);
+      load_hf_weights(files, options, *floats, /*untie=*/false, config.stored);
+      options.weights = format;
+      const auto held = empty_decoder(options);
+      load_hf_weights(files, options, *held, /*untie=*/false, config.stored);
+      auto got = floats->named_parameters();
+      auto want = model->named_parameters();
+      const auto layers = nn::quantized_layers(*held);
+      EXPECT_FALSE(layers.empty());
+      const at::NoGradGuard no_grad;
+      for (const nn::QuantizedLayer& layer : layers) {
+        const ops::Weight8 own = ops::quantize_weight8(want[layer.weight], fp8 ? at::kFloat8_e4m3fn : at::kChar);
+        EXPECT_TRUE(at::equal(layer.linear->weight8().values.view(at::kByte), own.values.view(at::kByte)));
+        EXPECT_TRUE(at::equal(layer.linear->weight8().scales, own.scales)) << layer.weight;
+        EXPECT_TRUE(at::equal(got[layer.weight], layer.linear->dequantized(at::kFloat))) << layer.weight;
+      }
+      for (const auto& item : model->named_parameters()) {
+        if (held->named_parameters()[item.key()].is_meta()) continue;
+        EXPECT_TRUE(at::equal(got[item.key()], item.value())) << item.key();
+      }
+      options.weights = fp8 ? nn::WeightFormat::int8 : nn::WeightFormat::fp8;
+      const auto other = empty_decoder(options);
+      expect_error(ExitCode::usage, {"are stored as ", fp8 ? "hf.quantize=fp8" : "hf.quantize=int8"},
+                   [&] { load_hf_weights(files, options, *other, /*untie=*/false, config.stored); });
+    }
+  }
+}
+
+// Some parts of a fused layer are not in 8 bits; scales that do not fit.
+TEST(HfImport, MixedAndDamagedWeightsIn8Bits) {
+  const HfCase c = hf_cases()[0];
+  const auto model = hf_decoder(c.options);
+  const test::TempDir dir;
+  export_hf(c.options, decoder_weights(*model), {.eos = 7}, dir / "out",
+            {.dtype = at::kFloat, .weights = nn::WeightFormat::int8});
+  const HfModelConfig config = read_hf_config(dir / "out");
+  const Tensors before = tensors_of(SafetensorsSet(dir / "out"));
+  const std::string up = "model.layers.0.mlp.up_proj.weight", scale = up + "_scale";
+  const auto loaded = [&](const Tensors& tensors) {
+    write_tensors(dir / "out/model.safetensors", tensors);
+    models::DecoderOptions options = decoder_options_of(config, 31);
+    options.weights = nn::WeightFormat::int8;
+    const auto held = empty_decoder(options);
+    load_hf_weights(SafetensorsSet(dir / "out"), options, *held, /*untie=*/false, config.stored);
+    return held;
+  };
+  const auto whole = loaded(before);
+  Tensors tensors = before;
+  tensors[up] = (before.at(up).to(at::kFloat) * before.at(scale)).contiguous();
+  tensors.erase(scale);
+  const auto mixed = loaded(tensors);
+  const auto a = nn::quantized_layers(*whole), b = nn::quantized_layers(*mixed);
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(at::equal(a[i].linear->weight8().values, b[i].linear->weight8().values)) << a[i].weight;
+  }
+  const auto refused = [&](const std::string& name, const at::Tensor& tensor, const std::vector<std::string>& parts) {
+    tensors = before;
+    if (tensor.defined()) {
+      tensors[name] = tensor;
+    } else {
+      tensors.erase(name);
+    }
+    expect_error(ExitCode::checkpoint, parts, [&] { loaded(tensors); });
+  };
+  refused(scale, at::Tensor(), {cat("'", up, "' is I8, no floating-point type")});
+  refused(scale, at::ones({3, 1}), {cat("'", scale, "' is [3, 1], not ")});
+  refused(scale, at::ones(before.at(scale).sizes(), at::kInt), {cat("'", scale, "' is I32")});
+  refused(up, before.at(up).to(at::kFloat), {cat("'", up, "' is F32, but config.json says I8")});
+  at::Tensor infinite = before.at(scale).clone();
+  infinite[0] = INFINITY;
+  refused(scale, infinite, {"contains values that are not finite"});
 }
 
 TEST_F(HfWeights, QuantisedOnesAreNamed) {

@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, CausalPlanPeak,
 
 TEST(CausalPlan, StateOfTheWeights) {
   for (const Overrides& more :
-       {Overrides{}, Overrides{"lora.r=0"}, Overrides{"hf.quantize=nf4"},
+       {Overrides{}, Overrides{"lora.r=0"}, Overrides{"hf.quantize=nf4"}, Overrides{"hf.quantize=fp8"},
         Overrides{"lora.modules_to_save=lm_head,norm"}, Overrides{"lora.dora=true", "optim.name=lion"},
         Overrides{"lora.targets=all-linear", "optim.ema=0.9"}}) {
     SmallPolychromic run(testing::fresh_folder("run"), with({"precision.compute=bf16"}, more));
@@ -186,7 +186,7 @@ TEST(CausalPlan, StateOfTheWeights) {
     const Plan plan = make_plan(in);
     EXPECT_EQ(in.parameters, run.task.parameters().count()) << more.front();
     models::DecoderLm& model = *run.task.lm().model;
-    int64_t all = 0, frozen = nn::nf4_memory(model).bytes, copies = 0, moments = 0;
+    int64_t all = 0, frozen = nn::quantized_memory(model).bytes, copies = 0, moments = 0;
     std::set<const void*> seen, copied;
     for (const at::Tensor& parameter : model.parameters()) {
       if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
@@ -196,7 +196,7 @@ TEST(CausalPlan, StateOfTheWeights) {
     for (const auto& module : model.modules()) {
       const auto* linear = dynamic_cast<const nn::Linear*>(module.get());
       const auto* head = dynamic_cast<const nn::LmHead*>(module.get());
-      if (linear != nullptr && linear->format() == nn::WeightFormat::nf4) continue;
+      if (linear != nullptr && nn::is_quantized(linear->format())) continue;
       const at::Tensor weight = linear != nullptr ? linear->base_weight()
                                 : head != nullptr ? head->compute_weight()
                                                   : at::Tensor();
@@ -213,7 +213,7 @@ TEST(CausalPlan, StateOfTheWeights) {
               4.0 * static_cast<double>(in.parameters) + static_cast<double>(frozen));
     EXPECT_EQ(item(plan.memory, "compute copies"), static_cast<double>(copies)) << more.front();
     EXPECT_NEAR(item(plan.memory, "optimizer"), static_cast<double>(moments), 4) << more.front();
-    EXPECT_EQ(item(plan.memory, "dequantised layer"), static_cast<double>(nn::nf4_memory(model).workspace));
+    EXPECT_EQ(item(plan.memory, "dequantised layer"), static_cast<double>(nn::quantized_memory(model).workspace));
     // FLOPs are those that the training reports, for rows at their longest.
     EXPECT_GT(in.flops_per_sample, 0);
   }
@@ -305,6 +305,12 @@ TEST(CausalPlan, FollowsTheSettings) {
   EXPECT_GT(plan({"hf.recompute=true"}).backward_ms, each.backward_ms);
   EXPECT_GT(item(plan({"hf.quantize=nf4"}).time, "decode"), item(each.time, "decode"));
   EXPECT_EQ(item(plan({"hf.quantize=nf4"}).memory, "merged weights"), 0);
+  // Up to 32 rows read weights in 8 bits as they are.
+  const Plan few = plan({"polychromic.generation_batch=32"});
+  EXPECT_LT(item(plan({"hf.quantize=int8", "polychromic.generation_batch=32"}).time, "decode"),
+            item(few.time, "decode"));
+  EXPECT_GT(item(plan({"hf.quantize=int8", "polychromic.generation_batch=33"}).time, "decode"),
+            item(plan({"polychromic.generation_batch=33"}).time, "decode"));
   // Of an adapter beside a large model little is trained, and the weights in fp32 are the peak.
   const Plan one =
       make_plan(causal_input(measured_config("8B", {"polychromic.objective=none", "train.global_batch_size=1"}), 0));

@@ -140,7 +140,7 @@ TEST_F(CheckpointExport, NothingOfTheMachineGoesAlong) {
 
 TEST_F(CheckpointExport, RefusesInOneSentence) {
   ExportOptions wrong = options("out", "half");
-  expect_error(ExitCode::usage, {"'half'", "float32 or bfloat16"}, [&] { run_export(wrong); });
+  expect_error(ExitCode::usage, {"'half'", "float32, bfloat16, fp8 or int8"}, [&] { run_export(wrong); });
   EXPECT_FALSE(fs::exists(dir_ / "out"));
   fs::create_directory(dir_ / "full");
   std::ofstream(dir_ / "full" / "README.md") << "a card";

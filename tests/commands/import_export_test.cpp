@@ -85,8 +85,10 @@ TEST(ImportExport, RefusesInOneSentence) {
   exported.to = "pt";
   exported.dtype = "bfloat16";
   expect_error(ExitCode::usage, {"--dtype bfloat16", "--to hf and checkpoint"}, [&] { run_export(exported); });
+  exported.dtype = "fp8";
+  expect_error(ExitCode::usage, {"--dtype fp8 is for --to hf"}, [&] { run_export(exported); });
   exported.dtype = "half";
-  expect_error(ExitCode::usage, {"'half'", "float32 or bfloat16"}, [&] { run_export(exported); });
+  expect_error(ExitCode::usage, {"'half'", "float32, bfloat16, fp8 or int8"}, [&] { run_export(exported); });
   exported.dtype = "float32";
   exported.weights = "ema";
   expect_error(ExitCode::checkpoint, {"no averaged weights"}, [&] { run_export(exported); });

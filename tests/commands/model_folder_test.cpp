@@ -241,6 +241,18 @@ TEST_F(ModelFolders, EvalMeasuresModelAndAdapter) {
   EXPECT_NEAR(tuned, loss(merged()), 1e-5 * tuned);
   EXPECT_GT(std::abs(tuned - base), 5e-3 * base) << tuned << " " << base;
   EXPECT_NEAR(loss(adapter_, base_, {"hf.quantize=nf4"}), tuned, 0.2 * tuned);
+  EXPECT_NEAR(loss(adapter_, base_, {"hf.quantize=fp8"}), tuned, 0.05 * tuned);
+  // Without an adapter, and as a folder of 8-bit weights, which give the same numbers.
+  const double held = loss(base_, "", {"hf.quantize=int8"});
+  EXPECT_NE(held, base);
+  EXPECT_NEAR(held, base, 0.05 * base);
+  commands::ExportOptions in_8_bits = exporting("hf", "int8");
+  in_8_bits.checkpoint = base_.string();
+  in_8_bits.base.clear();
+  in_8_bits.dtype = "int8";
+  printed([&] { return commands::run_export(in_8_bits); });
+  EXPECT_NEAR(loss(dir_ / "int8"), held, 5e-3 * held) << "the rest is in bfloat16";
+  EXPECT_NEAR(loss(dir_ / "int8", "", {"hf.quantize=int8"}), loss(dir_ / "int8"), 1e-5 * held);
   // Both sides of a comparison, each with the name of its folder.
   const auto evaluated = [&](const fs::path& folder, const fs::path& base_folder, const std::string& name) {
     commands::EvalOptions options = evaluating(folder, {"eval.answers=2", "eval.answer_tokens=8"});

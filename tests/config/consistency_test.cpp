@@ -95,8 +95,6 @@ TEST(Consistency, PolychromicContradictionsAreRefusedAndTheirAdviceWorks) {
        {"polychromic.diversity_metric=bleu"}},
       {{"polychromic.diversity_encoder_model="}, "polychromic.diversity_metric = ", {"polychromic.objective=none"}},
       {{"lora.r=0", "lora.adapter=a"}, "lora.adapter = ", {"lora.r=8"}},
-      {{"lora.r=0", "hf.quantize=nf4"}, "hf.quantize = ", {"lora.r=8"}},
-      {{"lora.r=0", "hf.quantize=nf4"}, "hf.quantize = ", {"hf.quantize=none"}},
       {{"chat.prompt_template={prompt}"}, "chat.prompt_template = ", {"chat.template=custom"}},
       {{"chat.learn=turns"}, "chat.learn = ", {"polychromic.objective=none"}},
       {{"chat.val_share=0.5", "chat.test_share=0.5"}, "chat.val_share = 0.5", {"chat.test_share=0.25"}},

@@ -9,7 +9,7 @@ namespace {
 
 TEST(DType, NamesGoBothWays) {
   for (const DType dtype : {DType::u8, DType::i8, DType::i16, DType::i32, DType::i64, DType::f16, DType::bf16,
-                            DType::f32, DType::f64, DType::boolean, DType::u16, DType::u32}) {
+                            DType::f32, DType::f64, DType::boolean, DType::u16, DType::u32, DType::f8_e4m3}) {
     EXPECT_EQ(dtype_from_name(name(dtype)), dtype);
   }
   EXPECT_STREQ(name(DType::boolean), "BOOL");

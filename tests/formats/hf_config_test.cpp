@@ -159,6 +159,57 @@ TEST(HfConfig, RefusesQuantisedWeights) {
   EXPECT_EQ(parse_model(with(qwen3(), {{"quantization_config", nullptr}})).layers, 2);
 }
 
+json compressed(const char* format, const char* type) {
+  const json weights{{"num_bits", 8},         {"type", type},          {"symmetric", true},
+                     {"group_size", nullptr}, {"strategy", "channel"}, {"block_structure", nullptr},
+                     {"dynamic", false}};
+  return {{"quant_method", "compressed-tensors"},
+          {"format", format},
+          {"quantization_status", "compressed"},
+          {"global_compression_ratio", nullptr},
+          {"kv_cache_scheme", nullptr},
+          {"sparsity_config", json::object()},
+          {"ignore", {"lm_head"}},
+          {"config_groups",
+           {{"group_0",
+             {{"targets", {"Linear"}},
+              {"weights", weights},
+              {"input_activations", nullptr},
+              {"output_activations", nullptr}}}}}};
+}
+
+// Weights of compressed-tensors in 8 bits with a scale for each output, and nothing else of it.
+TEST(HfConfig, ReadsWeightsIn8Bits) {
+  const auto stored = [](const json& quantization) {
+    return parse_model(with(qwen3(), {{"quantization_config", quantization}})).stored;
+  };
+  EXPECT_EQ(parse_model(qwen3()).stored, HfStoredWeights::floats);
+  EXPECT_EQ(stored(compressed("float-quantized", "float")), HfStoredWeights::fp8);
+  EXPECT_EQ(stored(compressed("int-quantized", "int")), HfStoredWeights::int8);
+  EXPECT_EQ(stored(compressed("naive-quantized", "int")), HfStoredWeights::int8);
+  const auto refused = [](const std::string& pointer, const json& value, const std::string& part) {
+    json quantization = compressed("float-quantized", "float");
+    quantization[json::json_pointer(pointer)] = value;
+    const std::string text = with(qwen3(), {{"quantization_config", quantization}}).dump();
+    expect_error([&] { parse_hf_config(text, "", "m/config.json"); }, ExitCode::checkpoint,
+                 {"the weights are quantised (compressed-tensors) with ", part});
+  };
+  const std::string group = "/config_groups/group_0/";
+  refused("/format", "pack-quantized", "'format' = 'pack-quantized'");
+  refused("/quantization_status", "frozen", "'quantization_status' = 'frozen'");
+  refused("/kv_cache_scheme", {{"num_bits", 8}}, "'kv_cache_scheme' = ");
+  refused("/sparsity_config", {{"format", "sparse-24-bitmask"}}, "'sparsity_config' = ");
+  refused("/something", 1, "'something' = 1");
+  refused("/config_groups", json::object(), "'config_groups' missing");
+  refused(group + "input_activations", {{"num_bits", 8}, {"dynamic", true}}, "'input_activations' = ");
+  refused(group + "weights", nullptr, "without 'weights'");
+  refused(group + "weights/num_bits", 4, "'num_bits' = 4");
+  refused(group + "weights/strategy", "tensor", "'strategy' = \"tensor\"");
+  refused(group + "weights/symmetric", false, "'symmetric' = false");
+  refused(group + "weights/group_size", 128, "'group_size' = 128");
+  refused(group + "weights/type", "int", "weights of several types");
+}
+
 TEST(HfConfig, IdsOfTheFamilies) {
   const json llama = with(qwen3(), {{"model_type", "llama"}});
   EXPECT_EQ(parse_model(llama).eos_ids, std::vector<int64_t>{2}) << "the library's default";

@@ -19,6 +19,7 @@
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/softmax_loss.h"
 #include "hrm/ops/swiglu.h"
+#include "hrm/ops/weight8.h"
 #include "hrm/ops/weighted_rms_norm.h"
 #include "ops/gpu_testing.h"
 #include "ops/memory/gates_impl.h"
@@ -351,6 +352,36 @@ TEST(ProgrammaticLaunchGpu, Decoding) {
 TEST(ProgrammaticLaunchGpu, DecodingByTiles) {
   HRM_NEEDS_GPU();
   expect_order_of_decoding(1536, {1, 20, 128});
+}
+
+// 8-bit weights between norms and gates, as a layer of a decoding step.
+TEST(ProgrammaticLaunchGpu, Weights8) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType format : {at::kFloat8_e4m3fn, at::kChar}) {
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+      const Block block = make_block(dtype);
+      const Weight8 gate_up = quantize_weight8(block.gate_up, format), down = quantize_weight8(block.down, format);
+      const at::Tensor norm = at::ones({kWidth}, at::device(at::kCUDA).dtype(at::kFloat));
+      at::cuda::device_synchronize();
+      const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+        at::Tensor h = x;
+        for (int i = 0; i < 2; ++i) {
+          const at::Tensor normed = weighted_rms_norm(h, norm, kEps);
+          between();
+          const at::Tensor gates = linear_weight8(normed, gate_up);
+          between();
+          const at::Tensor act = swiglu(gates);
+          between();
+          h = linear_weight8(act, down, h);
+          between();
+        }
+        return {h};
+      };
+      for (const int64_t rows : {1, 12, 32}) {
+        expect_order(chain, {rows, kWidth}, dtype, cat(format, " ", dtype, " rows ", rows), 10);
+      }
+    }
+  }
 }
 
 // The gate, the probabilities of halting and their loss, one out of what the other wrote.

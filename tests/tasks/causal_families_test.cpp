@@ -1,5 +1,5 @@
-// Steps of models of each family: with prompts that are shared or not, with adapters, with all weights, with NF4, and
-// with blocks computed again.
+// Steps of models of each family: with prompts that are shared or not, with adapters, with all weights, with quantised
+// weights, and with blocks computed again.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -56,17 +56,20 @@ TEST_P(CausalFamilies, StepsAreTheSameHoweverTheyAreComputed) {
   }
 }
 
-TEST_P(CausalFamilies, AdaptersBesideNf4) {
+TEST_P(CausalFamilies, AdaptersBesideQuantisedWeights) {
   const Overrides model{"hf.model=" + folder_of_family(GetParam())};
-  if (find_hf_family(GetParam())->experts.count > 0) {
-    test::expect_error(ExitCode::usage, {"hf.quantize = nf4 is for dense models", GetParam()},
-                       [&] { step_of(with(model, {"hf.quantize=nf4"})); });
-    return;
+  for (const char* format : {"nf4", "fp8", "int8"}) {
+    const Overrides quantized = with(model, {cat("hf.quantize=", format)});
+    if (find_hf_family(GetParam())->experts.count > 0) {
+      test::expect_error(ExitCode::usage, {cat("hf.quantize = ", format, " is for dense models"), GetParam()},
+                         [&] { step_of(quantized); });
+      continue;
+    }
+    const Step plain = step_of(model), held = step_of(quantized);
+    EXPECT_TRUE(has_gradients(held)) << format;
+    ASSERT_EQ(held.gradients.size(), plain.gradients.size()) << format;
+    EXPECT_GT(largest_gap(held, plain), 1e-6) << format << ": quantised weights are others";
   }
-  const Step plain = step_of(model), nf4 = step_of(with(model, {"hf.quantize=nf4"}));
-  EXPECT_TRUE(has_gradients(nf4));
-  ASSERT_EQ(nf4.gradients.size(), plain.gradients.size());
-  EXPECT_GT(largest_gap(nf4, plain), 1e-6) << "quantised weights are others";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CausalFamilies, ::testing::ValuesIn([] {

@@ -42,10 +42,12 @@ std::string experts_folder() {
   return "hf.model=" + (testing::answers_folder() / "experts").string();
 }
 
-// Beside NF4 layers take turns in one workspace whose address the graphs know. `responses`: answers in one pass with
+// Quantised layers take turns in one workspace whose address the graphs know. `responses`: answers in one pass with
 // the responses, whose tables the graphs read.
 INSTANTIATE_TEST_SUITE_P(Variants, PolychromicGpu,
                          ::testing::Values(PolychromicGpuVariant{"nf4", {"hf.quantize=nf4", "lora.dropout=0.1"}},
+                                           PolychromicGpuVariant{"fp8", {"hf.quantize=fp8", "lora.dropout=0.1"}},
+                                           PolychromicGpuVariant{"int8", {"hf.quantize=int8"}},
                                            PolychromicGpuVariant{"responses", {"train.micro_batch_size=2"}},
                                            PolychromicGpuVariant{"experts", {experts_folder()}},
                                            PolychromicGpuVariant{"experts_trained", {experts_folder(), "lora.r=0"}},

@@ -1,5 +1,5 @@
-// Training beside weights that are held as NF4 (hf.quantize=nf4) is training beside the values that the codes stand
-// for; what such runs write; what does not fit them.
+// Training beside quantised weights (hf.quantize=nf4, fp8 or int8) is training beside the values that they stand for;
+// what such runs write; what does not fit them.
 
 #include <ATen/ATen.h>
 
@@ -27,8 +27,8 @@ const fs::path kQwen3 = test::source_dir() + "/tests/fixtures/qwen3_tied";
 
 std::map<std::string, at::Tensor> dequantized(const models::DecoderLm& model) {
   std::map<std::string, at::Tensor> out;
-  for (const nn::Nf4Layer& layer : nn::nf4_layers(model)) {
-    out[layer.weight] = ops::nf4_dequantize(layer.linear->nf4(), layer.linear->weight().sizes(), at::kFloat);
+  for (const nn::QuantizedLayer& layer : nn::quantized_layers(model)) {
+    out[layer.weight] = layer.linear->dequantized(at::kFloat);
   }
   return out;
 }
@@ -40,16 +40,30 @@ void overwrite(models::DecoderLm& model, const std::map<std::string, at::Tensor>
   for (const auto& [name, value] : values) parameters[name].copy_(value);
 }
 
-TEST(PolychromicNf4, WeightsAreTheModelsOwnQuantised) {
+// The values that `weight` has in the format of hf.quantize.
+at::Tensor as_quantized(const at::Tensor& weight, const std::string& format) {
+  if (format == "nf4") return ops::nf4_dequantize(ops::nf4_quantize(weight), weight.sizes(), at::kFloat);
+  return ops::dequantize_weight8(ops::quantize_weight8(weight, format == "fp8" ? at::kFloat8_e4m3fn : at::kChar),
+                                 at::kFloat);
+}
+
+class PolychromicQuantized : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string quantize_ = cat("hf.quantize=", GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(All, PolychromicQuantized, ::testing::Values("nf4", "fp8", "int8"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(PolychromicQuantized, WeightsAreTheModelsOwnQuantised) {
   for (const Overrides& more : {Overrides{}, Overrides{"hf.weights=load", "hf.model=" + kQwen3.string()}}) {
     const auto dir = fresh_folder("runs");
-    SmallPolychromic nf4(dir, with(more, {"hf.quantize=nf4"})), plain(dir, more);
+    SmallPolychromic nf4(dir, with(more, {quantize_})), plain(dir, more);
     auto want = plain.task.lm().model->named_parameters();
     const std::map<std::string, at::Tensor> got = dequantized(*nf4.task.lm().model);
     EXPECT_EQ(got.size(), 4u * static_cast<size_t>(nf4.task.lm().facts.layers));
     for (const auto& [name, value] : got) {
       const at::Tensor& weight = want[name];
-      EXPECT_TRUE(at::equal(value, ops::nf4_dequantize(ops::nf4_quantize(weight), weight.sizes(), at::kFloat))) << name;
+      EXPECT_TRUE(at::equal(value, as_quantized(weight, GetParam()))) << name;
     }
     for (const auto& item : nf4.task.lm().model->named_parameters()) {
       if (got.count(item.key()) > 0) continue;
@@ -61,12 +75,12 @@ TEST(PolychromicNf4, WeightsAreTheModelsOwnQuantised) {
 
 // Answers are sampled by products that are summed in another order (beside the adapter in place of merged), so that
 // here none are; on all projections, and on one alone, which leaves layers without an adapter.
-TEST(PolychromicNf4, TrainsAsBesideTheDequantisedWeights) {
+TEST_P(PolychromicQuantized, TrainsAsBesideTheDequantisedWeights) {
   for (const Overrides& more : {Overrides{"lora.dropout=0.1"}, Overrides{"lora.targets=v_proj", "hf.recompute=true"}}) {
     const auto dir = fresh_folder("runs");
     const Overrides all =
         with(more, {"polychromic.objective=none", "polychromic.max_generation_length=100", "train.eval_every=4"});
-    SmallPolychromic nf4(dir / "nf4", with(all, {"hf.quantize=nf4"})), plain(dir / "plain", all);
+    SmallPolychromic nf4(dir / "nf4", with(all, {quantize_})), plain(dir / "plain", all);
     overwrite(*plain.task.lm().model, dequantized(*nf4.task.lm().model));
     for (SmallPolychromic* run : {&nf4, &plain}) {
       run->trainer.start_fresh();
@@ -80,9 +94,9 @@ TEST(PolychromicNf4, TrainsAsBesideTheDequantisedWeights) {
 }
 
 // A prompt and steps of decoding from a cache, beside an adapter that does something.
-TEST(PolychromicNf4, ReadsAndWritesAsWithTheDequantisedWeights) {
+TEST_P(PolychromicQuantized, ReadsAndWritesAsWithTheDequantisedWeights) {
   const auto dir = fresh_folder("runs");
-  SmallPolychromic nf4(dir / "nf4", {"hf.quantize=nf4"}), plain(dir / "plain");
+  SmallPolychromic nf4(dir / "nf4", {quantize_}), plain(dir / "plain");
   overwrite(*plain.task.lm().model, dequantized(*nf4.task.lm().model));
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> hidden[2];
@@ -110,7 +124,7 @@ TEST(PolychromicNf4, TheLogSaysWhatTheBaseTakes) {
   const auto dir = fresh_folder("runs");
   SmallPolychromic run(dir, {"hf.quantize=nf4"});
   // Of two layers: 64 x 32 (q, k, v), 32 x 32, 96 x 32 (gate, up), 32 x 48.
-  const nn::Nf4Memory memory = nn::nf4_memory(*run.task.lm().model);
+  const nn::QuantizedMemory memory = nn::quantized_memory(*run.task.lm().model);
   EXPECT_EQ(memory.elements, 2 * (2048 + 1024 + 3072 + 1536));
   EXPECT_EQ(memory.bytes, memory.elements / 2 + memory.elements / 64 + 2 * 4 * 8);
   EXPECT_EQ(memory.workspace, 4 * 3072) << "the largest layer in float32";
@@ -118,14 +132,28 @@ TEST(PolychromicNf4, TheLogSaysWhatTheBaseTakes) {
   EXPECT_NE(text.find("NF4, 15360 parameters of the blocks' linear layers in 0.0 MiB (0.0 in bf16)"), std::string::npos)
       << text;
   EXPECT_EQ(SmallPolychromic(dir, {}).task.describe().find("NF4"), std::string::npos);
+  SmallPolychromic bytes(dir, {"hf.quantize=int8"});
+  // A scale for each of 64, 32, 96 and 32 outputs.
+  EXPECT_EQ(nn::quantized_memory(*bytes.task.lm().model).bytes, memory.elements + 2 * 4 * (64 + 32 + 96 + 32));
+  EXPECT_NE(bytes.task.describe().find("int8, 15360 parameters"), std::string::npos);
+}
+
+TEST(PolychromicNf4, WeightsThatAreTrainedAreNotQuantised) {
+  const auto dir = fresh_folder("runs");
+  for (const char* format : {"nf4", "fp8", "int8"}) {
+    test::expect_error(ExitCode::usage,
+                       {cat("hf.quantize = ", format, " is for weights that are frozen"), "lora.r = 0"}, [&] {
+                         SmallPolychromic(dir, {cat("hf.quantize=", format), "lora.r=0"});
+                       });
+  }
 }
 
 struct TrainedRun {
   fs::path dir;
   std::map<std::string, at::Tensor> base;
 
-  explicit TrainedRun(const fs::path& folder) : dir(folder) {
-    SmallPolychromic run(dir, {"hf.quantize=nf4", "hf.weights=load", "hf.model=" + kQwen3.string(), "train.steps=4"});
+  TrainedRun(const fs::path& folder, const std::string& quantize) : dir(folder) {
+    SmallPolychromic run(dir, {quantize, "hf.weights=load", "hf.model=" + kQwen3.string(), "train.steps=4"});
     base = dequantized(*run.task.lm().model);
     run.trainer.start_fresh();
     run.trainer.run();
@@ -134,10 +162,10 @@ struct TrainedRun {
 };
 
 // --to hf: the dequantised weights and the adapter together; --to peft: the adapter alone.
-TEST(PolychromicNf4, Exports) {
-  const TrainedRun run(fresh_folder("runs"));
+TEST_P(PolychromicQuantized, Exports) {
+  const TrainedRun run(fresh_folder("runs"), quantize_);
   const tasks::CausalInference opened = tasks::open_causal_checkpoint(run.dir / "small", {}, "raw");
-  EXPECT_EQ(nn::nf4_layers(*opened.lm.model).size(), run.base.size());
+  EXPECT_EQ(nn::quantized_layers(*opened.lm.model).size(), run.base.size());
   for (const char* to : {"hf", "peft"}) {
     EXPECT_EQ(
         commands::run_export({.to = to, .checkpoint = (run.dir / "small").string(), .out = (run.dir / to).string()}),
@@ -163,9 +191,9 @@ TEST(PolychromicNf4, Exports) {
   }
 }
 
-TEST(PolychromicNf4, AnotherFormatIsRefused) {
-  const TrainedRun run(fresh_folder("runs"));
-  test::expect_error(ExitCode::usage, {"was trained beside weights with hf.quantize = nf4, not none"},
+TEST_P(PolychromicQuantized, AnotherFormatIsRefused) {
+  const TrainedRun run(fresh_folder("runs"), quantize_);
+  test::expect_error(ExitCode::usage, {cat("was trained beside weights with hf.quantize = ", GetParam(), ", not none")},
                      [&] { tasks::open_causal_checkpoint(run.dir / "small", {"hf.quantize=none"}, "raw"); });
   const Overrides loaded{"hf.weights=load", "hf.model=" + kQwen3.string(), "train.steps=6"};
   const auto found = checkpoint::find_latest_valid(run.dir / "small");
@@ -175,13 +203,13 @@ TEST(PolychromicNf4, AnotherFormatIsRefused) {
     test::expect_error(ExitCode::data, {"the frozen model is not the one that the adapter of", "hf.model=FOLDER"},
                        [&] { other.trainer.resume(found->dir, found->meta.info, accept); });
   }
-  SmallPolychromic same(run.dir, with(loaded, {"hf.quantize=nf4"}));
+  SmallPolychromic same(run.dir, with(loaded, {quantize_}));
   same.trainer.resume(found->dir, found->meta.info);
   for (const Overrides& weights : {Overrides{"hf.weights=load", "hf.model=" + kQwen3.string()}, Overrides{}}) {
     const auto config = [&](const char* format) {
       return testing::small_polychromic_config(run.dir, with(weights, {cat("hf.quantize=", format)})).config;
     };
-    EXPECT_NE(tasks::base_digest(config("nf4")), tasks::base_digest(config("none")));
+    EXPECT_NE(tasks::base_digest(config(GetParam())), tasks::base_digest(config("none")));
   }
 }
 

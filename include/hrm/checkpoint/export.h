@@ -71,6 +71,9 @@ struct HfTokens {
 // How the weights are in the folder.
 struct HfFormat {
   at::ScalarType dtype = at::kFloat;  // or at::kBFloat16; other floating-point types are converted
+  // fp8 or int8: the blocks' linear layers are written in 8 bits with a scale for each output, in the format
+  // compressed-tensors; everything else is in `dtype`. Dense models only.
+  nn::WeightFormat weights = nn::WeightFormat::f32;
   // Weights above this many bytes are split into files of at most this size, or of one tensor, as transformers does.
   uint64_t shard_bytes = 5'000'000'000;
   // The family (hf_family.h) that the folder is of. Empty: the first one that computes what the model does.

@@ -23,8 +23,10 @@ models::DecoderOptions decoder_options_of(const HfModelConfig& config, int64_t p
 // gradient. Throws Error(checkpoint), one sentence with everything that is missing, unknown or of another shape.
 //
 // untie: the files are those of a tied model, and the model here has its own head, which starts as the embedding.
+// stored: of the folder's config.json. Weights in 8 bits are kept as they are in layers of the same format, and
+// dequantised in layers that are not quantised. Layers in another quantised format are an Error(usage).
 void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& options, models::DecoderLm& model,
-                     bool untie = false);
+                     bool untie = false, HfStoredWeights stored = HfStoredWeights::floats);
 
 // Copies of all tensors, on the CPU, e.g. for models::BertEncoder.
 std::map<std::string, at::Tensor> tensors_of(const SafetensorsSet& files);

@@ -46,10 +46,10 @@ struct EnumNames<HfWeights> {
   static constexpr const char* kNames[] = {"load", "random"};
 };
 
-enum class Quantization { none, nf4 };
+enum class Quantization { none, nf4, fp8, int8 };
 template <>
 struct EnumNames<Quantization> {
-  static constexpr const char* kNames[] = {"none", "nf4"};
+  static constexpr const char* kNames[] = {"none", "nf4", "fp8", "int8"};
 };
 
 // The model.
@@ -74,7 +74,8 @@ struct HfConfig {
       Resume::free);
     f("quantize", &HfConfig::quantize, Choice<Quantization>{}, "",
       "how the frozen weights of the blocks' linear layers are stored: none = in the compute dtype; nf4 = as 4-bit "
-      "NormalFloat with double quantisation (QLoRA), in a quarter of the memory but slower. nf4 needs lora.r above 0");
+      "NormalFloat with double quantisation (QLoRA), in a quarter of the memory but slower; fp8 = as e4m3, int8 = as "
+      "integers, both with a scale for each output and in half of the memory. Training needs lora.r above 0 with them");
     f("positions", &HfConfig::positions, IntRange{0, 1 << 20}, "tokens",
       "longest row that the model can hold, prompt and completion together; 0 = chat.max_length, or the prompt's part "
       "of it plus polychromic.max_generation_length");

@@ -11,12 +11,13 @@
 
 namespace hrm {
 
-enum class DType { u8, i8, i16, i32, i64, f16, bf16, f32, f64, boolean, u16, u32 };
+enum class DType { u8, i8, i16, i32, i64, f16, bf16, f32, f64, boolean, u16, u32, f8_e4m3 };
 
 // Bytes per element.
 size_t item_size(DType dtype);
 
-// The type's name in safetensors: "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "BOOL", "U16", "U32".
+// The type's name in safetensors: "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "BOOL", "U16", "U32",
+// "F8_E4M3".
 const char* name(DType dtype);
 
 // The inverse of name(); nullopt for any other type.

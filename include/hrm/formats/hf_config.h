@@ -15,6 +15,10 @@
 namespace hrm {
 
 // A decoder with RMSNorm, rotary positions and gated feed-forward layers or mixtures of such experts.
+// How a folder holds the weights of linear layers: as floating-point numbers of 16 or 32 bits, or as compressed-tensors
+// writes 8-bit numbers with a scale for each output (`float-quantized`, e4m3; `int-quantized` and `naive-quantized`).
+enum class HfStoredWeights { floats, fp8, int8 };
+
 struct HfModelConfig {
   std::string model_type;  // of a family of hf_family.h
   int64_t vocab_size = 0, hidden_size = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, intermediate_size = 0;
@@ -28,6 +32,7 @@ struct HfModelConfig {
   bool tied = false;                  // the LM head shares the embedding's weights
   int64_t bos_id = -1, pad_id = -1;   // -1: none
   std::vector<int64_t> eos_ids = {};  // including those of generation_config.json
+  HfStoredWeights stored = HfStoredWeights::floats;
 };
 
 enum class HubKind { model, data };
@@ -38,8 +43,8 @@ std::string hub_name_hint(const std::string& path, HubKind kind = HubKind::model
 
 // `generation`: the text of generation_config.json, or empty. Throws Error(code) as "origin: reason" for invalid JSON,
 // a required key that is missing, and a value of the wrong type or range. Unsupported architectures, activations,
-// biases and rotations, and quantized weights, are also errors, which name the key. Other missing keys have the
-// library's defaults.
+// biases and rotations, and quantised weights other than those of HfStoredWeights, are also errors, which name the
+// key. Other missing keys have the library's defaults.
 HfModelConfig parse_hf_config(std::string_view text, std::string_view generation, const std::string& origin,
                               ExitCode code = ExitCode::checkpoint);
 // Reads them from a folder. Throws as above, and if the folder or a file is missing.

@@ -1,6 +1,6 @@
 #pragma once
-// Weights of frozen linear layers as GEMMs read them, and storage of a model's weights in NF4 only (QLoRA, arXiv
-// 2305.14314; format: hrm/ops/nf4.h).
+// Weights of frozen linear layers as GEMMs read them, and storage of a model's weights in a quantised format only: NF4
+// (QLoRA, arXiv 2305.14314; format: hrm/ops/nf4.h), or 8 bits with a scale for each output (hrm/ops/weight8.h).
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -13,21 +13,27 @@
 #include <vector>
 
 #include "hrm/ops/nf4.h"
+#include "hrm/ops/weight8.h"
 
 namespace hrm::nn {
 
 class Linear;
 
 struct FrozenWeight {
-  at::Tensor weight;   // (out, in) in the compute dtype; for NF4 the start of the workspace, which read() overwrites
-  ops::Nf4Tensor nf4;  // undefined if the weight is not quantised
+  // (out, in) in the compute dtype; of a quantised weight the start of the workspace, which read() overwrites
+  at::Tensor weight;
+  ops::Nf4Tensor nf4 = {};    // undefined unless the weight is NF4
+  ops::Weight8 weight8 = {};  // undefined unless the weight is in 8 bits
 
-  // The weight for a GEMM. An NF4 weight is dequantised into the workspace and stays valid only until the next read()
-  // of any layer of the model. Launch the GEMM at once and on the same stream.
+  // The weight for a GEMM. A quantised weight is dequantised into the workspace and stays valid only until the next
+  // read() of any layer of the model. Launch the GEMM at once and on the same stream.
   const at::Tensor& read() const;
 
-  // For autograd nodes, which then keep the codes and the workspace but no dequantised copy. The workspace must not be
-  // a saved variable, because it is overwritten between the passes.
+  // x weight^T (+ residual), without a gradient. A few rows read a weight in 8 bits as it is (ops::linear_weight8).
+  at::Tensor product(const at::Tensor& x, const std::optional<at::Tensor>& residual) const;
+
+  // For autograd nodes, which then keep the stored form and the workspace but no dequantised copy. The workspace must
+  // not be a saved variable, because it is overwritten between the passes.
   c10::IValue to_ivalue() const;
   static FrozenWeight from_ivalue(const c10::IValue& value);
 };
@@ -37,24 +43,25 @@ struct FrozenWeight {
 at::Tensor frozen_linear(const at::Tensor& x, const FrozenWeight& weight,
                          const std::optional<at::Tensor>& residual = {});
 
-// The layers of a model that were constructed with WeightFormat::nf4, with their parameter names, in module-tree order.
-struct Nf4Layer {
+// The layers of a model that were constructed with a quantised format, with their parameter names, in module-tree
+// order.
+struct QuantizedLayer {
   std::string weight;  // "model.layers.0.self_attn.qkv_proj.weight"
   std::shared_ptr<Linear> linear;
 };
-std::vector<Nf4Layer> nf4_layers(const torch::nn::Module& model);
+std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& model);
 
 // Gives these layers a shared workspace: one buffer of the largest layer's size in the compute dtype, into which each
 // layer is dequantised in turn. Its address is stable, so captured steps may use it. Call once, after every layer has
 // its weight. Does nothing if the model has no such layers.
-void share_nf4_workspace(const torch::nn::Module& model, at::ScalarType compute_dtype);
+void share_quantized_workspace(const torch::nn::Module& model, at::ScalarType compute_dtype);
 
 // Memory of these layers.
-struct Nf4Memory {
+struct QuantizedMemory {
   int64_t elements = 0;   // of all weights together
-  int64_t bytes = 0;      // of codes, magnitudes and scales
+  int64_t bytes = 0;      // of values or codes, magnitudes and scales
   int64_t workspace = 0;  // bytes
 };
-Nf4Memory nf4_memory(const torch::nn::Module& model);
+QuantizedMemory quantized_memory(const torch::nn::Module& model);
 
 }  // namespace hrm::nn

@@ -18,16 +18,25 @@ class LoraAdapter;
 
 // How a layer stores its weight.
 enum class WeightFormat {
-  f32,  // a parameter, which may be trained
-  nf4,  // NF4 only, frozen
+  f32,   // a parameter, which may be trained
+  nf4,   // NF4 only, frozen
+  fp8,   // e4m3 with a scale for each output, frozen (hrm/ops/weight8.h)
+  int8,  // int8 with a scale for each output, frozen
 };
+constexpr bool is_quantized(WeightFormat format) {
+  return format != WeightFormat::f32;
+}
+// "NF4", "e4m3", "int8" or "float32".
+const char* name(WeightFormat format);
+// Bytes of a weight in this format, with its scales.
+int64_t stored_bytes(WeightFormat format, int64_t out, int64_t in);
 
 // y = x weight^T (+ bias). Parameters: `weight` (out, in) and optionally `bias` (out), both float32 and uninitialised.
 // An attached low-rank adapter is the submodule lora (hrm/nn/lora.h).
 //
-// A bias is added to what an adapter or an NF4 weight gives, too. With WeightFormat::nf4 the parameter `weight` is on
-// the meta device: it has a name and a shape but no storage. Its values come from hold_nf4(), and the buffer to
-// dequantise them into from share_nf4_workspace().
+// A bias is added to what an adapter or a quantised weight gives, too. In a quantised format the parameter `weight` is
+// on the meta device: it has a name and a shape but no storage. Its values come from hold_quantized(), and the buffer
+// to dequantise them into from share_quantized_workspace().
 class Linear : public torch::nn::Module, public HasComputeWeight {
  public:
   Linear(int64_t in, int64_t out, at::Device device, bool bias = false, WeightFormat format = WeightFormat::f32);
@@ -49,28 +58,36 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   const at::Tensor& compute_weight() const;
   // As compute_weight(), but without any adapter.
   const at::Tensor& base_weight() const { return compute_weight_; }
-  // Whether forward() is more than one GEMM with a fixed weight: there is a bias, the weight is NF4, an adapter is
-  // active, or a recorded pass runs in 8 bits.
+  // Whether forward() is more than one GEMM with a fixed weight: there is a bias, the weight is quantised, an adapter
+  // is active, or a recorded pass runs in 8 bits.
   bool needs_forward() const {
-    return bias_.defined() || format_ == WeightFormat::nf4 || adapter() != nullptr || fp8() != nullptr;
+    return bias_.defined() || is_quantized(format_) || adapter() != nullptr || fp8() != nullptr;
   }
 
   // Attaches an adapter. Only once.
   void attach(std::shared_ptr<LoraAdapter> adapter);
-  // The active adapter. Null if there is none, or if it is switched off or merged. Adapters of NF4 layers are never
-  // merged.
+  // The active adapter. Null if there is none, or if it is switched off or merged. Adapters of quantised layers are
+  // never merged.
   const LoraAdapter* adapter() const;
 
   // Lets recorded passes multiply in 8 bits (hrm/nn/fp8_linears.h); null: no longer.
   void set_fp8(std::shared_ptr<const Fp8Layer> fp8) { fp8_ = std::move(fp8); }
 
   WeightFormat format() const { return format_; }
-  // For WeightFormat::nf4: quantises `weight` (out, in), of any floating-point dtype and device, with double
+  at::Device device() const { return device_; }
+  // For a quantised format: quantises `weight` (out, in), of any floating-point dtype and device; NF4 with double
   // quantisation. Throws Error(checkpoint) that includes `name` if a value is not finite. Waits for the device.
-  void hold_nf4(const at::Tensor& weight, const std::string& name);
-  const ops::Nf4Tensor& nf4() const { return nf4_; }  // undefined before hold_nf4()
-  void set_nf4_workspace(const at::Tensor& workspace) { compute_weight_ = workspace; }
-  FrozenWeight frozen_weight() const { return {.weight = compute_weight_, .nf4 = nf4_}; }
+  void hold_quantized(const at::Tensor& weight, const std::string& name);
+  // The same for a weight that is in the format fp8 or int8 already, on any device.
+  void hold_weight8(const ops::Weight8& weight, const std::string& name);
+  bool has_quantized() const { return nf4_.defined() || weight8_.defined(); }
+  // The weight that the stored numbers stand for, as a new tensor on the layer's device.
+  at::Tensor dequantized(at::ScalarType dtype) const;
+  int64_t quantized_bytes() const;
+  const ops::Nf4Tensor& nf4() const { return nf4_; }        // undefined before hold_quantized()
+  const ops::Weight8& weight8() const { return weight8_; }  // undefined before hold_quantized() or hold_weight8()
+  void set_workspace(const at::Tensor& workspace) { compute_weight_ = workspace; }
+  FrozenWeight frozen_weight() const { return {.weight = compute_weight_, .nf4 = nf4_, .weight8 = weight8_}; }
 
   at::Tensor master_weight() const override { return weight_; }
   void set_compute_weight(const at::Tensor& weight) override { compute_weight_ = weight; }
@@ -82,6 +99,7 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   WeightFormat format_;
   at::Tensor weight_, bias_, compute_weight_;
   ops::Nf4Tensor nf4_;
+  ops::Weight8 weight8_;
   std::shared_ptr<LoraAdapter> lora_;
   std::shared_ptr<const Fp8Layer> fp8_;
 };

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -73,8 +74,8 @@ class HasAdaptableLinears {
 // Which weights the layers of a model use.
 enum class LoraMode {
   adapter,  // W and the adapter next to it; for training
-  merged,   // W + scale * B A as of the last LoraSet::merge(), one GEMM; for generation. Same as `adapter` for NF4
-            // weights, because a merged copy would undo their memory saving
+  merged,   // W + scale * B A as of the last LoraSet::merge(), one GEMM; for generation. Same as `adapter` for
+            // quantised weights, because a merged copy would undo their memory saving
   off,      // W only: the base model, e.g. as the reference of a KL term
 };
 
@@ -82,7 +83,7 @@ enum class LoraMode {
 struct LoraShared {
   LoraOptions options;
   LoraMode mode = LoraMode::adapter;
-  bool merges = true;  // whether mode `merged` uses merged weights; false for NF4
+  bool merges = true;  // whether mode `merged` uses merged weights; false for quantised weights
   bool drops = true;   // whether dropout is on in gradient mode; without gradients it is always off
   at::Tensor step;     // 0-dim int64 on the device; with seed and layer it selects the dropout mask
 };
@@ -120,7 +121,7 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   // x weight^T + adapter (+ residual), (..., in) -> (..., out), with a frozen weight (out, in). Gradients of A and B
   // accumulate in float32 in their masters' buffers, as in ops::linear; x and residual get theirs from autograd. Saves
   // x, one (..., targets * r) tensor and the weight in its stored form. The backward pass redraws the dropout mask and
-  // dequantises an NF4 weight again. Deterministic; can be captured.
+  // dequantises a quantised weight again. Deterministic; can be captured.
   at::Tensor forward(const at::Tensor& x, const FrozenWeight& weight,
                      const std::optional<at::Tensor>& residual = {}) const;
 
@@ -183,7 +184,7 @@ class LoraSet {
   //    - a rank below 1, or dropout outside [0, 1)
   //    - targets that match no layer (the error lists the valid ones), or only some experts of a layer
   //    - dropout or DoRA on experts
-  //    - modules_to_save that do not exist, are stored as NF4 or have an adapter
+  //    - modules_to_save that do not exist, are quantised or have an adapter
   LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device);
 
   // Sets only the initial values, which depend on seed and names; DoRA's magnitudes come from the weights.
@@ -198,14 +199,15 @@ class LoraSet {
   void draw_apart(int64_t rank);
   // 0-dim int64. The trainer changes it for every micro-batch and saves it in checkpoints.
   const at::Tensor& step() const { return shared_->step; }
-  // Recomputes the merged weights. The first call allocates as much memory as the layers use. Does nothing for NF4.
+  // Recomputes the merged weights. The first call allocates as much memory as the layers use. Does nothing for
+  // quantised weights.
   void merge();
   // Frees the merged weights. The mode must not be `merged`.
   void forget_merged();
 
   // The merged weight of a layer, given its parameter's name, e.g. "model.layers.3.self_attn.qkv_proj.weight".
-  // Undefined before merge(), or if that is not a layer with an adapter. For NF4 every call returns a new tensor: the
-  // dequantised weight plus the current adapter.
+  // Undefined before merge(), or if that is not a layer with an adapter. For quantised weights every call returns a new
+  // tensor: the dequantised weight plus the current adapter.
   at::Tensor merged_weight(const std::string& parameter) const;
 
   // Named by the layer in the original model, e.g. "model.layers.3.self_attn.q_proj".
@@ -221,7 +223,7 @@ class LoraSet {
     std::shared_ptr<LoraAdapter> adapter;
   };
   void save_modules(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                    const std::set<std::string>& nf4_weights);
+                    const std::map<std::string, WeightFormat>& quantized);
 
   std::shared_ptr<LoraShared> shared_;
   std::vector<Layer> layers_;

@@ -13,7 +13,7 @@ struct ExportRequest {
   std::string to;                 // torchscript, safetensors, pt, hf, peft, checkpoint
   std::string out;                // file to write; hf, peft, checkpoint: folder
   std::string weights = "auto";   // auto, raw, ema
-  std::string dtype = "float32";  // or bfloat16; of hf and checkpoint only
+  std::string dtype = "float32";  // or bfloat16, of hf and checkpoint only; of hf also fp8, int8
   std::string base;               // folder of the weights that an adapter is for; empty: as the run or adapter says
 };
 

@@ -329,9 +329,12 @@ void add_export(CLI::App& app, Action& action) {
   sub->add_option("--weights", o->weights, "which weights to use; auto = the EMA if there is one")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
-  sub->add_option("--dtype", o->dtype, "dtype of the weights that --to hf and --to checkpoint write")
+  sub->add_option("--dtype", o->dtype,
+                  "dtype of the weights that --to hf and --to checkpoint write; with --to hf also fp8 (e4m3) and int8: "
+                  "the blocks' "
+                  "linear layers in 8 bits with a scale for each output, as compressed-tensors, the rest in bfloat16")
       ->capture_default_str()
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
+      ->check(CLI::IsMember({"float32", "bfloat16", "fp8", "int8"}));
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
   sub->footer(
       "example: hrm_train export --to checkpoint --dtype bfloat16 --checkpoint runs/first --out checkpoints/first");

@@ -7,7 +7,6 @@
 #include "commands/plan/ranks.h"
 #include "hrm/base/error.h"
 #include "hrm/nn/linear.h"
-#include "hrm/ops/nf4.h"
 #include "hrm/runtime/precision.h"
 #include "hrm/train/batch_split.h"
 #include "tasks/plan/optimizer.h"
@@ -70,10 +69,11 @@ int64_t fitting_micro_batch(const PlanInput& in) {
 // Tied tensors count once. What is kept in the compute dtype has no copy.
 void count_parameters(torch::nn::Module& model, const optim::GroupDefaults& defaults, PlanInput& input) {
   std::set<const void*> seen, copied;
-  for (const nn::Nf4Layer& layer : nn::nf4_layers(model)) {
+  for (const nn::QuantizedLayer& layer : nn::quantized_layers(model)) {
     const at::Tensor& weight = layer.linear->weight();
     copied.insert(weight.unsafeGetTensorImpl());
-    input.frozen_bytes += static_cast<double>(ops::nf4_bytes(weight.numel()) - 4 * weight.numel());
+    const int64_t bytes = nn::stored_bytes(layer.linear->format(), weight.size(0), weight.size(1));
+    input.frozen_bytes += static_cast<double>(bytes - 4 * weight.numel());
   }
   for (const auto& item : model.named_parameters()) {
     const at::Tensor& parameter = item.value();

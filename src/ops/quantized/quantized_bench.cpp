@@ -1,11 +1,13 @@
 // Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/fp8_linear.h"
 #include "hrm/ops/nf4.h"
+#include "hrm/ops/weight8.h"
 #include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
@@ -21,6 +23,27 @@ BenchCall nf4_dequantize(const BenchShape& s, at::Device device, at::ScalarType 
   const at::Tensor weight = Random{device, dtype}.weight(2 * s.inner, s.width);
   const ops::Nf4Tensor nf4 = ops::nf4_quantize(weight);
   return {{at::zeros_like(weight), nf4.codes, nf4.absmax, nf4.scales, nf4.offset}};
+}
+
+// Weights in 8 bits by rows: the same weight, and a step of decoding with it.
+BenchCall quantize_weight8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return {{Random{device, dtype}.weight(2 * s.inner, s.width), at::kFloat8_e4m3fn}};
+}
+
+BenchCall dequantize_weight8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const at::Tensor weight = Random{device, dtype}.weight(2 * s.inner, s.width);
+  const ops::Weight8 quantized = ops::quantize_weight8(weight, at::kFloat8_e4m3fn);
+  return {{at::zeros_like(weight), quantized.values, quantized.scales}};
+}
+
+BenchCall linear_weight8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const at::Tensor weight = random.weight(2 * s.inner, s.width);
+  const ops::Weight8 quantized = ops::quantize_weight8(weight, at::kFloat8_e4m3fn);
+  const int64_t rows = std::min(s.rows(), kWeight8Rows);
+  return {
+      {random.activations({rows, s.width}), quantized.values, quantized.scales, c10::IValue(), at::empty_like(weight)},
+      product_flops(rows, s.width, 2 * s.inner)};
 }
 
 // What the recursions without gradient run in 8 bits.
@@ -146,6 +169,9 @@ std::vector<BenchOp> quantized_cases() {
   return {
       {"hrm::nf4_quantize", nf4_quantize},
       {"hrm::nf4_dequantize_", nf4_dequantize},
+      {"hrm::quantize_weight8", quantize_weight8},
+      {"hrm::dequantize_weight8_", dequantize_weight8},
+      {"hrm::linear_weight8", linear_weight8},
       {"hrm::quantize_fp8", quantize_fp8},
       {"hrm::quantize_fp8_", quantize_weights_fp8},
       {"hrm::add_fp8", add_fp8},

@@ -49,16 +49,38 @@ bool unties(const config::LoraConfig& lora) {
          });
 }
 
+nn::WeightFormat weight_format(config::Quantization quantize) {
+  using config::Quantization;
+  switch (quantize) {
+    case Quantization::nf4:
+      return nn::WeightFormat::nf4;
+    case Quantization::fp8:
+      return nn::WeightFormat::fp8;
+    case Quantization::int8:
+      return nn::WeightFormat::int8;
+    case Quantization::none:
+      break;
+  }
+  return nn::WeightFormat::f32;
+}
+
 models::DecoderOptions configured_decoder(const config::Config& config, const HfModelConfig& facts, int64_t positions) {
   models::DecoderOptions options = checkpoint::decoder_options_of(facts, positions);
   options.recompute = config.hf.recompute;
-  if (config.hf.quantize == config::Quantization::nf4) {
-    require(options.experts.count == 0, ExitCode::usage, "hf.quantize = nf4 is for dense models, and '",
-            config.hf.model, "' (", facts.model_type,
+  options.weights = weight_format(config.hf.quantize);
+  if (nn::is_quantized(options.weights)) {
+    require(options.experts.count == 0, ExitCode::usage, "hf.quantize = ", config.hf.quantize,
+            " is for dense models, and '", config.hf.model, "' (", facts.model_type,
             ") has experts, which are kept only in the compute dtype; leave hf.quantize out");
-    options.weights = nn::WeightFormat::nf4;
   }
   return options;
+}
+
+// Weights that training changes are not quantised.
+void check_trained_weights(const config::Config& config) {
+  require(config.hf.quantize == config::Quantization::none || config.lora.r > 0, ExitCode::usage,
+          "hf.quantize = ", config.hf.quantize, " is for weights that are frozen, but lora.r = ", config.lora.r,
+          " trains all of them; set lora.r to 16, or hf.quantize to none");
 }
 
 // trains: all weights, which an adapter leaves as they are.
@@ -80,7 +102,7 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
     }
   }
   if (config.hf.weights == config::HfWeights::load)
-    checkpoint::load_hf_weights(SafetensorsSet(folder), options, *lm.model, untie);
+    checkpoint::load_hf_weights(SafetensorsSet(folder), options, *lm.model, untie, lm.facts.stored);
   return lm;
 }
 
@@ -126,12 +148,13 @@ void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm&
   lm.lora->initialise(static_cast<uint64_t>(config.run.seed));
   if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
   nn::keep_frozen_as(*lm.model, runtime.compute_dtype);
-  nn::share_nf4_workspace(*lm.model, runtime.compute_dtype);
+  nn::share_quantized_workspace(*lm.model, runtime.compute_dtype);
 }
 
 }  // namespace
 
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
+  check_trained_weights(config);
   const HfModelConfig facts = read_hf_config(config.hf.model);
   require(
       !facts.experts.load_loss, ExitCode::usage, "'", config.hf.model,
@@ -147,12 +170,10 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
 }
 
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
-  require(config.hf.quantize == config::Quantization::none || config.lora.r > 0, ExitCode::usage,
-          "hf.quantize = ", config.hf.quantize, " is for weights beside an adapter, and '", config.hf.model,
-          "' is read without one; leave hf.quantize out");
   CausalLm lm = open_without_adapter(config, runtime, positions, /*trains=*/false);
   if (config.lora.r == 0) {
     lm.model->build_frozen(runtime.compute_dtype);
+    nn::share_quantized_workspace(*lm.model, runtime.compute_dtype);
   } else {
     add_adapter(config, runtime, lm);
     lm.model->build_parameters(runtime.compute_dtype);
@@ -161,6 +182,7 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
 }
 
 CausalLm outline_causal_lm(const config::Config& config) {
+  check_trained_weights(config);
   CausalLm lm{.facts = read_hf_config(config.hf.model), .model = nullptr, .lora = nullptr};
   const int64_t positions = causal_positions(config, lm.facts);
   if (unties(config.lora)) lm.facts.tied = false;
@@ -200,11 +222,11 @@ std::string describe_causal_lm(const config::Config& config, const CausalLm& lm)
   text += cat("\nadapter      rank ", config.lora.r, ", ", lm.model->parameter_set().count(), " parameters, on ",
               config.lora.targets, config.lora.dora ? ", DoRA" : "",
               config.lora.modules_to_save.empty() ? "" : cat(", and all of ", config.lora.modules_to_save));
-  if (const nn::Nf4Memory nf4 = nn::nf4_memory(*lm.model); nf4.elements > 0) {
+  if (const nn::QuantizedMemory held = nn::quantized_memory(*lm.model); held.elements > 0) {
     const auto mib = [](int64_t bytes) { return metrics::fixed(static_cast<double>(bytes) / 0x1p20, 1); };
-    text += cat("\nbase         NF4, ", nf4.elements, " parameters of the blocks' linear layers in ", mib(nf4.bytes),
-                " MiB (", mib(2 * nf4.elements), " in bf16), and ", mib(nf4.workspace),
-                " MiB to dequantise one layer at a time");
+    text += cat("\nbase         ", nn::name(weight_format(config.hf.quantize)), ", ", held.elements,
+                " parameters of the blocks' linear layers in ", mib(held.bytes), " MiB (", mib(2 * held.elements),
+                " in bf16), and ", mib(held.workspace), " MiB to dequantise one layer at a time");
   }
   return text;
 }

@@ -27,14 +27,14 @@ NamedTensors whole_weights(CausalLm& lm) {
     if (item.key().find(".lora.") == std::string::npos) named.emplace_back(item.key(), item.value().detach());
   }
   std::map<std::string, const nn::Linear*> quantized;
-  const std::vector<nn::Nf4Layer> layers = nn::nf4_layers(*lm.model);
-  for (const nn::Nf4Layer& layer : layers) quantized[layer.weight] = layer.linear.get();
+  const std::vector<nn::QuantizedLayer> layers = nn::quantized_layers(*lm.model);
+  for (const nn::QuantizedLayer& layer : layers) quantized[layer.weight] = layer.linear.get();
   for (auto& [name, tensor] : named) {
     const at::Tensor merged = lm.lora ? lm.lora->merged_weight(name) : at::Tensor();
     if (merged.defined()) {
       tensor = merged;
     } else if (const auto found = quantized.find(name); found != quantized.end()) {
-      tensor = ops::nf4_dequantize(found->second->nf4(), tensor.sizes(), at::kFloat);
+      tensor = found->second->dequantized(at::kFloat);
     }
   }
   return named;
@@ -82,7 +82,8 @@ void write_causal(const StoredModel& stored, const ExportRequest& request, const
 std::string export_foreign(const StoredModel& stored, const ExportRequest& request) {
   const std::string folder = stored.folder.string();
   const bool adapter = checkpoint::is_peft_folder(stored.folder), script = request.to == "torchscript";
-  require(adapter || script, ExitCode::usage, "'", folder,
+  const bool in_8_bits = request.to == "hf" && (request.dtype == "fp8" || request.dtype == "int8");
+  require(adapter || script || in_8_bits, ExitCode::usage, "'", folder,
           "' is a model of transformers already, which --to torchscript exports; --to ", request.to,
           " is for checkpoints", request.to == "hf" ? ", and for adapters of PEFT" : "");
   require(request.to == "hf" || script, ExitCode::usage, "'", folder,

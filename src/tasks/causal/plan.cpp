@@ -9,6 +9,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/ops/moe.h"
+#include "hrm/ops/weight8.h"
 #include "hrm/tasks/polychromic_answers.h"
 #include "hrm/tasks/polychromic_metrics.h"
 #include "hrm/tasks/polychromic_rewards.h"
@@ -178,12 +179,15 @@ void CausalPlan::read_layers(const CausalLm& lm) {
       linear->trained = tensor.requires_grad();
     }
   }
-  for (const nn::Nf4Layer& layer : nn::nf4_layers(*lm.model)) {
+  for (const nn::QuantizedLayer& layer : nn::quantized_layers(*lm.model)) {
     const double values = number(layer.linear->weight().numel());
-    nf4_values_ += values;
-    largest_nf4_ = std::max(largest_nf4_, values);
+    quantized_values_ += values;
+    largest_quantized_ = std::max(largest_quantized_, values);
+    const at::Tensor& weight = layer.linear->weight();
+    quantized_bytes_ += number(nn::stored_bytes(layer.linear->format(), weight.size(0), weight.size(1)));
+    reads_stored_ = layer.linear->format() != nn::WeightFormat::nf4;
   }
-  if (nf4_values_ > 0) return;
+  if (quantized_values_ > 0) return;
   for (const PlannedLayer& layer : layers_) {
     const double copies = layer.has_experts() ? number(facts_.experts.count) : 1;
     for (const PlannedLinear* linear : {&layer.qkv, &layer.o}) {
@@ -193,6 +197,10 @@ void CausalPlan::read_layers(const CausalLm& lm) {
       if (linear->targets > 0) merged_values_ += copies * linear->in * linear->out;
     }
   }
+}
+
+bool CausalPlan::decodes_quantized(double rows) const {
+  return reads_stored_ && rows <= number(ops::kWeight8Rows);
 }
 
 double CausalPlan::block_values() const {
@@ -303,7 +311,10 @@ class CausalClock {
   void linear(const PlannedLinear& layer, double rows, bool is_backward, bool as_forward, double copies = 1) {
     const bool second = is_backward && !as_forward;
     product(rows, layer.in, layer.out, second && layer.trained ? 2 : 1, is_backward, copies);
-    if (model_.nf4_values() > 0) move((kNf4Bytes + size_) * layer.in * layer.out, 1, is_backward);
+    if (model_.quantized_values() > 0) {
+      const double stored = model_.quantized_bytes() / model_.quantized_values();
+      move((stored + size_) * layer.in * layer.out, 1, is_backward);
+    }
     if (layer.targets == 0) return;
     // Forward: the input is read, the output read and written. Backward: the output's gradient is read twice, the
     // input once, its gradient read and written. Products of this rank take the time of their bytes.
@@ -333,7 +344,7 @@ class CausalClock {
     move(2 * unit, 2 * factor, is_backward);
     // Adapters, biases and other gates take the gate out of the products.
     const bool fused = size_ < 4 && in_.gpu.capability == 90 && !f.form.gelu_gate && layer.gate_up.targets == 0 &&
-                       layer.down.targets == 0 && model_.nf4_values() == 0;
+                       layer.down.targets == 0 && model_.quantized_values() == 0;
     const double rows = layer.has_experts() ? n * number(f.experts.top_k) : n;
     if (!fused) move(3 * rows * layer.down.in * size_, factor, is_backward);
   }
@@ -390,8 +401,10 @@ SampledTimes sampled_times(const PlanInput& in, const CausalPlan& model, const P
                            size * model.read_values(prompts * P)) +
               clock.slower(slowdown * attention, kCausalShare, 0);
   // Every token reads all weights once for the batch, and each row's keys and values so far.
-  const double weights =
-      size * (model.read_values(batch) + head) + (model.nf4_values() > 0 ? (kNf4Bytes + size) * model.nf4_values() : 0);
+  // Quantised ones are dequantised first, or read as they are.
+  const bool direct = model.decodes_quantized(batch) && size < 4 && in.gpu.capability >= 80;
+  const double weights = size * (model.read_values(batch) + head) + model.quantized_bytes() +
+                         (direct ? -size : size) * model.quantized_values();
   const double held = P + number(plan.tokens(kind)) / 2;
   const double keys = f.window > 0 ? std::min(held, number(f.window)) : held;
   const double cache = size * batch * keys * number(2 * f.layers * f.kv_heads * f.head_dim);

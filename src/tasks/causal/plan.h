@@ -10,8 +10,6 @@
 
 namespace hrm::tasks {
 
-inline constexpr double kNf4Bytes = 0.5 + 1.0 / 64 + 1.0 / 4096;  // of a value (hrm/ops/nf4.h)
-
 inline double number(int64_t value) {
   return static_cast<double>(value);
 }
@@ -86,9 +84,12 @@ class CausalPlan : public ModelPlan {
   double largest_frozen() const { return largest_frozen_; }
   // Values of frozen experts, which have their dtype from the start.
   double frozen_experts() const { return frozen_experts_; }
-  // Values of the largest layer that is stored as NF4, and of all of them.
-  double largest_nf4() const { return largest_nf4_; }
-  double nf4_values() const { return nf4_values_; }
+  // Values of the largest quantised layer, and of all of them, which take this many bytes.
+  double largest_quantized() const { return largest_quantized_; }
+  double quantized_values() const { return quantized_values_; }
+  double quantized_bytes() const { return quantized_bytes_; }
+  // A few rows read the stored form, without a dequantised copy (ops::linear_weight8).
+  bool decodes_quantized(double rows) const;
   // Values of the matrices that a token is multiplied with, without the head.
   double block_values() const;
   // Values of those that a number of tokens read together: of experts, the ones that some token goes to.
@@ -116,7 +117,9 @@ class CausalPlan : public ModelPlan {
   std::vector<PlannedLayer> layers_;
   int64_t positions_ = 0, cache_positions_ = 0;
   bool trains_head_ = false, trains_embedding_ = false;
-  double merged_values_ = 0, largest_frozen_ = 0, frozen_experts_ = 0, largest_nf4_ = 0, nf4_values_ = 0;
+  double merged_values_ = 0, largest_frozen_ = 0, frozen_experts_ = 0, largest_quantized_ = 0, quantized_values_ = 0,
+         quantized_bytes_ = 0;
+  bool reads_stored_ = false;
   double matrix_elements_ = 0;
 };
 const CausalPlan& causal_plan(const PlanInput& in);

@@ -115,7 +115,8 @@ class CausalBlock {
   }
 
   bool general(const PlannedLayer& layer) const {
-    return facts_.form.gelu_gate || model_.nf4_values() > 0 || layer.gate_up.targets > 0 || layer.down.targets > 0;
+    return facts_.form.gelu_gate || model_.quantized_values() > 0 || layer.gate_up.targets > 0 ||
+           layer.down.targets > 0;
   }
   bool is_fused(const PlannedLayer& layer) const {
     return size_ < kWide && in_.gpu.capability == 90 && !general(layer);
@@ -309,7 +310,7 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
 
   const double T = number(positions_), room = number(cache_positions_);
   memory.add("positions", kWide * room * number(facts_.head_dim), "sines and cosines, fp32");
-  memory.add("dequantised layer", size * largest_nf4_, "a workspace that the layers stored as NF4 share");
+  memory.add("dequantised layer", size * largest_quantized_, "a workspace that quantised layers share");
   const double answers = number(plan.most_samples());
   double data = number(plan.rows) * T * (config.chat.packing ? 20 : 16) + answers * room * 20;
   if (config.polychromic.share_prompts != config::SharedPrompts::off &&
@@ -359,9 +360,9 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
   // Weights are read in fp32 before those that are frozen get the compute dtype, one after the other; not experts.
   double needed = -before;
   for (const PlanItem& item : memory.items) needed += item.value;
-  const double masters =
-      kWide * (number(in.parameters + in.frozen_parameters) - nf4_values_ - frozen_experts_) + size * frozen_experts_;
-  const double loading = masters + kNf4Bytes * nf4_values_ + size * largest_frozen_;
+  const double masters = kWide * (number(in.parameters + in.frozen_parameters) - quantized_values_ - frozen_experts_) +
+                         size * frozen_experts_;
+  const double loading = masters + quantized_bytes_ + size * largest_frozen_;
   if (in.frozen_parameters > 0 && loading > before + needed) {
     memory.add("loading", loading - before - needed, "weights in fp32, before frozen ones get the compute dtype");
     memory.moment = "loading";

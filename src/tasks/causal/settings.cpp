@@ -29,9 +29,6 @@ void check_polychromic(const Checker& check, const Config& c) {
                 " is empty; set it to a folder with config.json, as transformers saves models");
   check.require(c.lora.adapter.empty() || c.lora.r > 0, at("lora.adapter"), ", but ", at("lora.r"),
                 " means that there is none; set lora.r to the adapter's, or leave lora.adapter out");
-  check.require(c.hf.quantize == Quantization::none || c.lora.r > 0, at("hf.quantize"),
-                " is for weights that are frozen, but ", at("lora.r"),
-                " trains all of them; set lora.r to 16, or hf.quantize to none");
   check.require(c.chat.template_name == ChatTemplateKind::custom ||
                     (c.chat.prompt_template.empty() && c.chat.response_template.empty()),
                 at("chat.prompt_template"), " and ", at("chat.response_template"),

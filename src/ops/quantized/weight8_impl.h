@@ -1,0 +1,33 @@
+#pragma once
+// What the files of 8-bit weights share.
+
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+#include "hrm/ops/weight8.h"
+#include "ops/common/optional_tensor.h"
+
+namespace hrm::ops {
+
+using Weight8Parts = std::tuple<at::Tensor, at::Tensor>;  // in the order of Weight8
+
+void check_quantize_weight8(const at::Tensor& weight, at::ScalarType format);
+void check_dequantize_weight8(const at::Tensor& out, const Weight8& from);
+void check_linear_weight8(const at::Tensor& x, const Weight8& weight, const OptionalTensor& residual,
+                          const OptionalTensor& workspace);
+
+// The largest value of the format.
+double weight8_limit(at::ScalarType format);
+
+// Dequantises and multiplies, on every device.
+at::Tensor linear_weight8_dequantized(const at::Tensor& x, const Weight8& weight, const OptionalTensor& residual,
+                                      const OptionalTensor& workspace);
+
+namespace reference {
+
+Weight8 quantize_weight8(const at::Tensor& weight, at::ScalarType format);
+void dequantize_weight8_(const at::Tensor& out, const Weight8& from);
+
+}  // namespace reference
+}  // namespace hrm::ops
