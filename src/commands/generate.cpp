@@ -85,8 +85,9 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o) {
 }
 
 tasks::TextWriter open_writer(const GenerateOptions& o) {
-  const tasks::StoredModel stored =
-      tasks::open_stored_model(o.checkpoint, {"runtime.device=" + o.device, "runtime.allocator=expandable"}, o.base);
+  std::vector<std::string> overrides{"runtime.device=" + o.device, "runtime.allocator=expandable"};
+  if (!o.quantize.empty()) overrides.push_back("hf.quantize=" + o.quantize);
+  const tasks::StoredModel stored = tasks::open_stored_model(o.checkpoint, overrides, o.base);
   const tasks::TaskSpec& spec = tasks::task_spec(stored.config);
   require(spec.open_writer != nullptr, ExitCode::usage, "'", stored.folder.string(), "' holds a model of task ",
           spec.settings->name, ", not a language model; use hrm_train solve or eval");

@@ -74,8 +74,9 @@ class ModelFolders : public ::testing::Test {
     return json::parse(printed([&] { return commands::run_eval(options); })).at("loss");
   }
 
-  std::string answer(const fs::path& folder, const fs::path& base = "") const {
+  std::string answer(const fs::path& folder, const fs::path& base = "", const std::string& quantize = "") const {
     commands::GenerateOptions options;
+    options.quantize = quantize;
     options.checkpoint = folder.string();
     options.base = base.string();
     options.chat_template = "plain";
@@ -253,6 +254,10 @@ TEST_F(ModelFolders, EvalMeasuresModelAndAdapter) {
   printed([&] { return commands::run_export(in_8_bits); });
   EXPECT_NEAR(loss(dir_ / "int8"), held, 5e-3 * held) << "the rest is in bfloat16";
   EXPECT_NEAR(loss(dir_ / "int8", "", {"hf.quantize=int8"}), loss(dir_ / "int8"), 1e-5 * held);
+  EXPECT_EQ(answer(dir_ / "int8", "", "int8"), answer(dir_ / "int8"));
+  EXPECT_FALSE(answer(base_, "", "fp8").empty());
+  expect_error(ExitCode::usage, {"are stored as int8", "set hf.quantize=int8"},
+               [&] { answer(dir_ / "int8", "", "fp8"); });
   // Both sides of a comparison, each with the name of its folder.
   const auto evaluated = [&](const fs::path& folder, const fs::path& base_folder, const std::string& name) {
     commands::EvalOptions options = evaluating(folder, {"eval.answers=2", "eval.answer_tokens=8"});

@@ -70,6 +70,7 @@ struct GenerateOptions {
   std::string checkpoint;     // as in EvalOptions
   std::string chat_template;  // of such a folder: chat.template; empty: what it asks for
   std::string base = {};      // as in EvalOptions
+  std::string quantize = {};  // hf.quantize; empty: as in training, or none
   bool has_prompt = false;    // else input
   std::string prompt;
   std::string input;   // file of prompts, one a line or JSON Lines; "-": stdin

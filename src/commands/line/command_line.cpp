@@ -196,6 +196,11 @@ void add_generate(CLI::App& app, Action& action) {
                   "model, if there is one)")
       ->type_name("NAME");
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
+  sub->add_option(
+         "--quantize", o->quantize,
+         "how a folder of transformers or PEFT keeps the frozen weights of its blocks, as hf.quantize (default: "
+         "in the compute dtype)")
+      ->check(CLI::IsMember({"none", "nf4", "fp8", "int8"}));
   CLI::Option* prompt =
       sub->add_option("--prompt", o->prompt, "text to continue or answer; tokens are printed as they are sampled");
   CLI::Option* input =
