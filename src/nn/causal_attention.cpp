@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/fp8_block.h"
 #include "hrm/ops/decode_attention.h"
 #include "hrm/ops/decode_linear.h"
 #include "hrm/ops/qkv_heads.h"
@@ -178,6 +179,22 @@ at::Tensor CausalAttention::mix(const at::Tensor& x, const AttentionPass& pass, 
 at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                                         LayerCache* cache) const {
   return o_proj_->forward_add(mix(x, pass, cache), residual);
+}
+
+at::Tensor CausalAttention::normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
+                                       LayerCache* cache) const {
+  if (qkv_proj_->fp8_layer() == nullptr || wide() || pass.shared.defined()) {
+    const ops::NormedStream stream = norm.forward_stream(x);
+    return forward_add(stream.y, stream.x, pass, cache);
+  }
+  const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
+  const ops::QkvHeadOptions options = head_options(pass);
+  if (!sizes_.qk_norm) {
+    const Fp8Heads in = fp8_qkv_heads(x, norm, *qkv_proj_, sizes, options);
+    return o_proj_->forward_add(attend(in.heads, pass, cache), in.x);
+  }
+  const ops::NormedStream stream = fp8_normed_linear(x, norm, *qkv_proj_);
+  return o_proj_->forward_add(attend(ops::qkv_heads_(stream.y, sizes, options), pass, cache), stream.x);
 }
 
 at::Tensor CausalAttention::forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {

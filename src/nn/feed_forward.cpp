@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 
+#include "hrm/nn/fp8_block.h"
 #include "hrm/ops/decode_linear.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
@@ -57,6 +58,11 @@ at::Tensor FeedForward::forward_add(const at::Tensor& x, const at::Tensor& resid
   return residual + forward(x);
 }
 
+at::Tensor FeedForward::normed_add(const RmsNorm& norm, const at::Tensor& x) {
+  const ops::NormedStream stream = norm.forward_stream(x);
+  return forward_add(stream.y, stream.x);
+}
+
 StepRows FeedForward::step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm*) {
   return {forward_add(norm.forward(rows.x), rows.x)};
 }
@@ -106,6 +112,13 @@ at::Tensor SwigluFeedForward::forward_add(const at::Tensor& x, const at::Tensor&
   }
   return Swiglu::apply(x, gate_up_proj_->weight(), down_proj_->weight(), std::optional(residual), gate_up_proj_.get(),
                        down_proj_.get());
+}
+
+at::Tensor SwigluFeedForward::normed_add(const RmsNorm& norm, const at::Tensor& x) {
+  if (!form_.gelu && gate_up_proj_->fp8_layer() != nullptr && down_proj_->fp8_layer() != nullptr) {
+    return fp8_swiglu_add(x, norm, *gate_up_proj_, *down_proj_);
+  }
+  return FeedForward::normed_add(norm, x);
 }
 
 StepRows SwigluFeedForward::step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) {

@@ -75,13 +75,23 @@ bool Fp8Layer::runs() const {
   return shared_->mode != Fp8Mode::off && at::GradMode::is_enabled();
 }
 
-at::Tensor Fp8Layer::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master) const {
-  if (shared_->mode == Fp8Mode::gather) return GatheringLinear::apply(x, weight.detach(), master, x_slot_, grad_slot_);
-  const std::optional<double> margin =
-      shared_->mode == Fp8Mode::current ? std::optional(shared_->margin) : std::nullopt;
-  const at::Tensor buffer = ops::gradient_buffer(master);
-  return ops::fp8_linear(x, weight_, x_slot_, grad_slot_, shared_->e5m2, master,
-                         buffer.defined() ? std::optional(buffer) : std::nullopt, margin);
+bool Fp8Layer::quantises() const {
+  return runs() && shared_->mode != Fp8Mode::gather;
+}
+
+std::optional<double> Fp8Layer::margin() const {
+  return shared_->mode == Fp8Mode::current ? std::optional(shared_->margin) : std::nullopt;
+}
+
+at::Tensor Fp8Layer::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
+                             const at::Tensor& residual) const {
+  if (shared_->mode == Fp8Mode::gather) {
+    const at::Tensor y = GatheringLinear::apply(x, weight.detach(), master, x_slot_, grad_slot_);
+    return residual.defined() ? residual + y : y;
+  }
+  const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
+  return ops::fp8_linear(x, weight_, x_slot_, grad_slot_, shared_->e5m2, master, optional(ops::gradient_buffer(master)),
+                         margin(), optional(residual));
 }
 
 std::vector<NamedLinear> without_skipped(const std::vector<NamedLinear>& layers, const std::string& patterns) {

@@ -64,14 +64,20 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
 }
 
 at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual) const {
-  if (bias_.defined() || fp8() != nullptr) return residual + forward(x);
+  if (bias_.defined()) return residual + forward(x);
   if (const LoraAdapter* lora = adapter()) return lora->forward(x, frozen_weight(), residual);
   if (is_quantized(format_)) return frozen_linear(x, frozen_weight(), residual);
+  if (const Fp8Layer* layer = fp8()) return layer->forward(x, compute_weight_, weight_, residual);
   return ops::linear_add(x, compute_weight(), weight_, residual);
 }
 
 const Fp8Layer* Linear::fp8() const {
   return fp8_ && fp8_->runs() ? fp8_.get() : nullptr;
+}
+
+const Fp8Layer* Linear::fp8_layer() const {
+  const Fp8Layer* const layer = bias_.defined() || adapter() != nullptr ? nullptr : fp8();
+  return layer != nullptr && layer->quantises() ? layer : nullptr;
 }
 
 const at::Tensor& Linear::compute_weight() const {

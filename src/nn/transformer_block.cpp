@@ -35,15 +35,12 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::
 at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
                                      LayerCache* cache) {
   if (options_.norms_behind) return add_normed(x, self_attn_->forward(x, pass, cache));
-  const ops::NormedStream first = input_norm_->forward_stream(x);
-  at::Tensor h = self_attn_->forward_add(first.y, first.x, pass, cache);
+  at::Tensor h = self_attn_->normed_add(*input_norm_, x, pass, cache);
   if (cross_attn_) {
     const ops::NormedStream second = cross_norm_->forward_stream(h);
     h = cross_attn_->forward_add(second.y, second.x, *memory);
   }
-  const ops::NormedStream last = mlp_norm_->forward_stream(h);
-  const auto rows = [&](const at::Tensor& t) { return t.reshape({-1, h.size(-1)}); };
-  return mlp_->forward_add(rows(last.y), rows(last.x)).view(h.sizes());
+  return mlp_->normed_add(*mlp_norm_, h.reshape({-1, h.size(-1)})).view(h.sizes());
 }
 
 at::Tensor TransformerBlock::add_normed(const at::Tensor& x, const at::Tensor& attended) const {

@@ -1,5 +1,7 @@
 #include "hrm/runtime/captured_step.h"
 
+#include <algorithm>
+
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/build_config.h"
@@ -200,6 +202,13 @@ void CapturedStep::run(const Key& key, const std::vector<at::Tensor>& inputs, co
   ++replays_;
 }
 
+void CapturedStep::forget_others(const Key& key) {
+  const auto is_other = [&](const auto& item) { return item.first != key && item.second->graph; };
+  if (std::none_of(entries_.begin(), entries_.end(), is_other)) return;
+  c10::cuda::device_synchronize();  // a replay may be under way
+  graphs_ -= std::erase_if(entries_, is_other);
+}
+
 int64_t graph_pool_bytes_in_use() {
   int64_t bytes = 0;
   if (pool().graphs == 0) return bytes;
@@ -216,6 +225,8 @@ struct CapturedStep::Entry {};
 void CapturedStep::run(const Key&, const std::vector<at::Tensor>&, const std::function<void()>& work) {
   work();
 }
+
+void CapturedStep::forget_others(const Key&) {}
 
 int64_t graph_pool_bytes_in_use() {
   return 0;

@@ -223,6 +223,7 @@ void Trainer::train_step() {
     const ProfilerRange replay(RangeKind::step, "train.graph_replay");
     captured_.run(shape, inputs, {});
   } else {
+    if (!task_.forms_return()) captured_.forget_others(shape);
     captured_.run(shape, inputs, [this] {
       try {
         device_step();

@@ -11,6 +11,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/nn/fp8_linears.h"
+#include "hrm/nn/init.h"
 #include "hrm/nn/transformer_block.h"
 
 namespace hrm::nn::testing {
@@ -143,6 +144,74 @@ inline void check_fp8_blocks(at::Device device, at::ScalarType compute, const Fp
   const at::Tensor slots = fp8.x_slots().clone(), y = model.forward(x);
   EXPECT_TRUE(at::equal(fp8.x_slots(), slots)) << what;
   EXPECT_LT(relative_error(y, want.y), compute == at::kFloat ? 1e-5 : 0.01) << what;
+}
+
+// The halves of a block in 8 bits, each as one function, against their layers one by one: the same numbers, but for
+// what kernels round otherwise.
+inline void check_fp8_halves(at::Device device, at::ScalarType compute, bool current, bool qk_norm) {
+  const std::string what = cat(compute, current ? " current" : " delayed", qk_norm ? " with norms of heads" : "");
+  static constexpr int64_t kWidth = 128, kLength = 24;
+  struct Half : torch::nn::Module {
+    Half(at::Device device, at::ScalarType compute, bool qk_norm) {
+      norm = register_module("norm", std::make_shared<RmsNorm>(kWidth, 1e-5, device));
+      attention = register_module(
+          "attention",
+          std::make_shared<CausalAttention>(
+              AttentionSizes{.width = kWidth, .heads = 4, .kv_heads = 2, .head_dim = 32, .qk_norm = qk_norm}, device));
+      mlp = register_module("mlp", std::make_shared<SwigluFeedForward>(kWidth, 256, device));
+      init_parameters(*this, 3);
+      parameters.build(*this, compute);
+    }
+    std::shared_ptr<RmsNorm> norm;
+    std::shared_ptr<CausalAttention> attention;
+    std::shared_ptr<SwigluFeedForward> mlp;
+    ParameterSet parameters;
+  };
+  auto generator = at::detail::createCPUGenerator(5);
+  const at::Tensor input = at::randn({2, kLength, kWidth}, generator, at::kFloat).to(device, compute);
+  const at::Tensor grad = (at::randn(input.sizes(), generator, at::kFloat) * 1e-3).to(device, compute);
+  const AttentionPass pass{.rotary = make_rotary_table(kLength, 32, 10000, device)};
+  for (const bool of_attention : {true, false}) {
+    // Of the whole half, and of its parts.
+    const auto run = [&](bool at_once) {
+      const auto half = std::make_shared<Half>(device, compute, qk_norm);
+      Linear& first = const_cast<Linear&>(of_attention ? half->attention->qkv_proj() : half->mlp->gate_up_proj());
+      Linear& second = const_cast<Linear&>(of_attention ? half->attention->o_proj() : half->mlp->down_proj());
+      Fp8Linears fp8({{"first", &first}, {"second", &second}}, {.current = current});
+      std::vector<at::Tensor> results;
+      for (int step = 0; step < 2; ++step) {
+        half->parameters.zero_grad();
+        fp8.begin_step(false);
+        fp8.quantize_weights();
+        const at::Tensor x = input.detach().clone().requires_grad_();
+        at::Tensor y;
+        if (of_attention && at_once) {
+          y = half->attention->normed_add(*half->norm, x, pass);
+        } else if (of_attention) {
+          const ops::NormedStream stream = half->norm->forward_stream(x);
+          y = half->attention->forward_add(stream.y, stream.x, pass);
+        } else if (at_once) {
+          y = half->mlp->normed_add(*half->norm, x.flatten(0, 1)).view(x.sizes());
+        } else {
+          const ops::NormedStream stream = half->norm->forward_stream(x.flatten(0, 1));
+          y = half->mlp->forward_add(stream.y, stream.x).view(x.sizes());
+        }
+        y.backward(grad);
+        results.insert(results.end(), {y.detach(), x.grad()});
+        for (const Parameter& p : half->parameters.all()) results.push_back(p.master.grad().clone());
+        results.push_back(fp8.maxima().clone());
+        fp8.update_scales();
+        fp8.count_step();
+      }
+      return results;
+    };
+    const std::vector<at::Tensor> whole = run(true), parts = run(false);
+    ASSERT_EQ(whole.size(), parts.size());
+    for (size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_LT(relative_error(whole[i], parts[i]), device.is_cpu() && compute == at::kFloat ? 1e-6 : 0.01)
+          << what << (of_attention ? " attention" : " SwiGLU") << ", result " << i;
+    }
+  }
 }
 
 }  // namespace hrm::nn::testing

@@ -17,5 +17,12 @@ TEST(Fp8LinearsGpu, GradientsOfBlocksAreThoseOfTheComputeDtype) {
   }
 }
 
+TEST(Fp8LinearsGpu, HalvesOfABlockAreTheirLayers) {
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const bool current : {false, true}) {
+    for (const bool qk_norm : {false, true}) check_fp8_halves(at::kCUDA, at::kBFloat16, current, qk_norm);
+  }
+}
+
 }  // namespace
 }  // namespace hrm::nn

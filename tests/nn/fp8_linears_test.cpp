@@ -21,6 +21,14 @@ TEST(Fp8Linears, GradientsOfBlocksAreThoseOfTheComputeDtype) {
   }
 }
 
+TEST(Fp8Linears, HalvesOfABlockAreTheirLayers) {
+  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+    for (const bool current : {false, true}) {
+      for (const bool qk_norm : {false, true}) check_fp8_halves(at::kCPU, compute, current, qk_norm);
+    }
+  }
+}
+
 TEST(Fp8Linears, SkippedLayersStayAsTheyAre) {
   Fp8Blocks model;
   const std::vector<NamedLinear> all = model.linears();

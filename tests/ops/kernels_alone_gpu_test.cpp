@@ -2,6 +2,7 @@
 // does not get through. The results are compared with themselves; other tests say what they must be.
 #include "hrm/ops/attention.h"
 #include "hrm/ops/fp8.h"
+#include "hrm/ops/fp8_block.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/mlp_mix.h"
 #include "ops/adapters/lora_cases.h"
@@ -17,6 +18,7 @@
 #include "ops/mixing/mlp_mix_ways.h"
 #include "ops/moe/moe_cases.h"
 #include "ops/quantized/fp8_cases.h"
+#include "ops/quantized/fp8_linear_cases.h"
 #include "ops/sequence/selective_scan_cases.h"
 #include "ops/sequence/sum_rows_cases.h"
 #include "ops/with_tiles.h"
@@ -93,6 +95,36 @@ TEST(KernelsAloneGpu, Fp8) {
       const at::Tensor act = linear_swiglu_fp8(h8, gates, slot, weight_slot, slot, at::kBFloat16);
       const auto [y, y8] = linear_rms_norm_fp8(act, down, slot, weight_slot, h, kFp8Eps, slot);
       return Tensors{qkv, act.view(at::kByte), y, y8.view(at::kByte)};
+    };
+    expect_same_each_time(run, kTimes, cat("rows ", rows));
+  }
+}
+
+TEST(KernelsAloneGpu, Fp8Block) {
+  HRM_NEEDS_GPU();
+  for (const int64_t rows : {48, 1040}) {
+    const at::Tensor x = normal({rows, 272}, 1, at::kBFloat16, at::kCUDA);
+    const at::Tensor gate_up = normal({rows, 544}, 2, at::kBFloat16, at::kCUDA);
+    const at::Tensor q = normal({2, rows / 2, 4, 48}, 3, at::kBFloat16, at::kCUDA);
+    const at::Tensor angle = normal({rows / 2, 24}, 4, at::kFloat, at::kCUDA);
+    const at::Tensor slot = wide_slot(32, false, at::kCUDA), grad_slot = wide_slot(256, true, at::kCUDA);
+    const at::Tensor weight = at::ones({272}, at::device(at::kCUDA));
+    const auto bytes = [](const Fp8Pair& pair, Tensors& into) {
+      into.push_back(pair.values.view(at::kByte));
+      if (pair.transposed.defined()) into.push_back(pair.transposed.view(at::kByte));
+    };
+    const auto run = [&] {
+      Tensors out;
+      const Fp8Normed normed = weighted_rms_norm_fp8(x, weight, 1e-5, slot, true);
+      bytes(normed.y, out);
+      out.push_back(normed.rstd);
+      bytes(swiglu_fp8(gate_up, slot), out);
+      const Fp8SwigluGradient gates = swiglu_backward_fp8(x, gate_up, grad_slot, true, slot, true, true);
+      bytes(gates.gate_up, out);
+      out.push_back(gates.act_transposed.view(at::kByte));
+      bytes(qkv_heads_backward_fp8(q, q, q, angle.cos(), angle.sin(), grad_slot, true, true), out);
+      bytes(fp8_pair(x, grad_slot, true, true, 0), out);
+      return out;
     };
     expect_same_each_time(run, kTimes, cat("rows ", rows));
   }

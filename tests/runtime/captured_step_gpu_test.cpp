@@ -60,6 +60,32 @@ TEST(CapturedStepGpu, ReplaysGiveWhatEagerRunsGive) {
   EXPECT_EQ(graph_pool_bytes_in_use(), 0);
 }
 
+// What was left for good gives its memory back, and starts anew should it return after all.
+TEST(CapturedStepGpu, ForgottenShapesFreeTheirMemory) {
+  HRM_NEEDS_GPU();
+  Training first(4096), second(24), eager(24);
+  CapturedStep step({.name = "training step", .device = kGpu, .warmup = 1});
+  const auto run = [&](Training& training, int64_t i) {
+    training.fill(i);
+    step.run({training.batch.size(0)}, {training.batch, training.rate}, [&] { training.work(); });
+  };
+  for (int64_t i = 0; i < 3; ++i) run(first, i);
+  ASSERT_TRUE(step.captured({4096}));
+  step.forget_others({4096});
+  EXPECT_TRUE(step.captured({4096}));
+  step.forget_others({24});
+  EXPECT_FALSE(step.captured({4096}));
+  for (int64_t i = 0; i < 5; ++i) {
+    eager.fill(i);
+    eager.work();
+    run(second, i);
+    ASSERT_TRUE(at::equal(eager.weight, second.weight)) << "step " << i;
+  }
+  EXPECT_TRUE(step.captured({24}));
+  for (int64_t i = 3; i < 6; ++i) run(first, i);
+  EXPECT_TRUE(step.captured({4096}));
+}
+
 // Shapes A, B, A, B in one pool, with another captured work (an evaluation) and eager allocations between them.
 TEST(CapturedStepGpu, AlternatingShapesShareThePool) {
   HRM_NEEDS_GPU();

@@ -73,7 +73,11 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                          LayerCache* cache = nullptr) const;
 
-  // The same without the residual.
+  // x + attention(norm(x)), likewise, with fewer passes over memory where the layers run in 8 bits.
+  at::Tensor normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
+                        LayerCache* cache = nullptr) const;
+
+  // The same without norm and residual.
   at::Tensor forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache = nullptr) const;
 
   // A decoding step, without gradient: x + attention(norm(x)), all (B, 1, D). Writes keys and values to the cache at

@@ -38,6 +38,8 @@ class FeedForward : public torch::nn::Module, public HasAuxiliaryLosses {
   virtual at::Tensor forward(const at::Tensor& x) = 0;
   // residual + forward(x), with fewer passes over memory if the layer supports it.
   virtual at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual);
+  // x + forward(norm(x)), likewise.
+  virtual at::Tensor normed_add(const RmsNorm& norm, const at::Tensor& x);
   // A decoding step: x + forward(norm(x)) without gradient, with fewer kernels if the layer supports it. `next`: the
   // norm applied to the result, or null; see StepRows.
   virtual StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next);
@@ -73,6 +75,7 @@ class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
 
   at::Tensor forward(const at::Tensor& x) override;
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
+  at::Tensor normed_add(const RmsNorm& norm, const at::Tensor& x) override;
   StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) override;
 
   // Parts: gate_proj and up_proj of gate_up_proj, or with `joined` that itself; down_proj.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,18 @@ class Fp8Layer {
  public:
   Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Copies weight, at::Tensor x_slot, at::Tensor grad_slot);
 
-  bool runs() const;  // whether forward() takes the place of ops::linear() in this pass
-  // As ops::linear() without a bias. weight: what products in the compute dtype read.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master) const;
+  bool runs() const;       // whether forward() takes the place of ops::linear() in this pass
+  bool quantises() const;  // whether it also multiplies in 8 bits
+  // As ops::linear() without a bias. weight: what products in the compute dtype read. residual: added, if defined.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
+                     const at::Tensor& residual = {}) const;
+
+  // For hand-written passes.
+  const ops::Fp8Copies& weight() const { return weight_; }
+  const at::Tensor& x_slot() const { return x_slot_; }
+  const at::Tensor& grad_slot() const { return grad_slot_; }
+  bool e5m2() const { return shared_->e5m2; }
+  std::optional<double> margin() const;  // with current scaling
 
  private:
   std::shared_ptr<const Fp8Shared> shared_;

@@ -73,6 +73,9 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   // Lets recorded passes multiply in 8 bits (hrm/nn/fp8_linears.h); null: no longer.
   void set_fp8(std::shared_ptr<const Fp8Layer> fp8) { fp8_ = std::move(fp8); }
 
+  // Null unless recorded passes multiply in 8 bits now, without a bias and without an active adapter.
+  const Fp8Layer* fp8_layer() const;
+
   WeightFormat format() const { return format_; }
   at::Device device() const { return device_; }
   // For a quantised format: quantises `weight` (out, in), of any floating-point dtype and device; NF4 with double

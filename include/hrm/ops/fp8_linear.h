@@ -59,14 +59,17 @@ struct Fp8Copies {
 // e4m3 by `grad_slot`. As in ops::linear, the weight's gradient is not returned to autograd but added to grad_weight
 // (out, in), float32, which is required if `master`, the leaf behind the copies, requires a gradient. With `margin`, x
 // and the gradient have scales of their own values (fp8_scale_now) and not those of their slots, whose amax they raise.
+// residual: shaped and typed like the result, added before the only rounding; its gradient is that of y.
 at::Tensor fp8_linear(const at::Tensor& x, const Fp8Copies& weight, const at::Tensor& x_slot,
                       const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
-                      const std::optional<at::Tensor>& grad_weight, std::optional<double> margin = std::nullopt);
+                      const std::optional<at::Tensor>& grad_weight, std::optional<double> margin = std::nullopt,
+                      const std::optional<at::Tensor>& residual = std::nullopt);
 
-// a (m, k) @ b (n, k)^T of 8-bit matrices, each e4m3 or e5m2, in `dtype`, times both inverse scales: a part of a
-// hand-written pass. Sums over more than 2,048 terms leave the tensor cores, which keep about 14 bits, every 128 terms.
+// a (m, k) @ b (n, k)^T of 8-bit matrices, each e4m3 or e5m2, in `dtype`, times both inverse scales (+ residual, (m, n)
+// of `dtype`, before the rounding): a part of a hand-written pass. Sums over more than 2,048 terms leave the tensor
+// cores, which keep about 14 bits, every 128 terms.
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,
-                       at::ScalarType dtype);
+                       at::ScalarType dtype, const std::optional<at::Tensor>& residual = std::nullopt);
 // grad (m, n) += the same, in float32, always with sums outside the tensor cores.
 void fp8_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
                      const at::Tensor& b_slot);

@@ -48,8 +48,10 @@ class CapturedStep {
   // one that changed, instead of replaying on invalid memory.
   void run(const Key& key, const std::vector<at::Tensor>& inputs, const std::function<void()>& work);
 
-  // Whether runs of this shape are replays; once they are, they stay so.
+  // Whether runs of this shape are replays; once they are, they stay so, unless forget_others() drops them.
   bool captured(const Key& key) const;
+  // Drops the graphs of all other shapes, and so their memory. Waits for the device if there are any.
+  void forget_others(const Key& key);
   int64_t replays() const { return replays_; }
   // Why work of shapes that are not captured yet runs eagerly; empty while it may still be, or was not asked to be.
   const std::string& reason() const { return reason_; }

@@ -59,6 +59,7 @@ class LanguageTask : public Task {
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
   int64_t graph_key() const override { return fp8_ ? static_cast<int64_t>(fp8_->mode()) : 0; }
+  bool forms_return() const override { return false; }  // the warm-up of fp8 blocks
   void finish_step() override;
   std::string optional_state() const override { return nn::Fp8Linears::kStatePrefix; }
   void skip_batches(int64_t count) override;

@@ -72,6 +72,8 @@ class Task : public Stateful {
   virtual std::vector<at::Tensor> step_inputs() const = 0;
   // Which of several forms the device work of the step that load_batch announced has; each is captured by itself.
   virtual int64_t graph_key() const { return 0; }
+  // Whether a form that steps have left may come back. If none does, its graph is dropped when the next form is new.
+  virtual bool forms_return() const { return true; }
   // Forward and backward of one micro-batch. Adds the gradient of (loss * loss_scale / global batch) to the parameters'
   // buffers, and the metric sums, (M) float64 on the device, to `metric_sums`. loss_scale: 0-dim float32 on the device,
   // undefined = 1.

@@ -30,22 +30,28 @@ void check_wide_slot(const char* op, const char* name, const at::Tensor& slot, c
 namespace {
 
 using Pair = void(const at::Tensor&, const OptionalTensor&, const OptionalTensor&, const at::Tensor&);
-using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, at::ScalarType);
+using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, at::ScalarType,
+                           const OptionalTensor&);
 using Accumulate = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&);
 using LinearOp = at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, const at::Tensor&,
                             const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, const OptionalTensor&,
-                            std::optional<double>);
+                            std::optional<double>, const OptionalTensor&);
 
 at::Tensor linear_op(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
                      const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot, bool e5m2,
-                     const at::Tensor& master, const OptionalTensor& grad_weight, std::optional<double> margin) {
+                     const at::Tensor& master, const OptionalTensor& grad_weight, std::optional<double> margin,
+                     const OptionalTensor& residual) {
   static const Op<LinearOp> op("hrm::fp8_linear");
-  return op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin);
+  return op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual);
 }
 
 // The slot that x is quantised by.
 at::Tensor slot_for(const at::Tensor& x, const at::Tensor& slot, std::optional<double> margin) {
   return margin ? fp8_scale_now(x, slot, *margin) : slot;
+}
+
+OptionalTensor as_rows(const OptionalTensor& x) {
+  return x ? std::optional(x->reshape({-1, x->size(-1)})) : std::nullopt;
 }
 
 std::vector<int64_t> with_last(const at::Tensor& x, int64_t last) {
@@ -115,6 +121,15 @@ void check_fp8_product(const char* op, const at::Tensor& a, const at::Tensor& b,
   check_wide_slot(op, "b_slot", b_slot, a);
 }
 
+void check_fp8_residual(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype,
+                        const OptionalTensor& residual) {
+  TORCH_CHECK(!residual || (residual->sizes() == at::IntArrayRef({a.size(0), b.size(0)}) &&
+                            residual->scalar_type() == dtype && residual->device() == a.device()),
+              "hrm::fp8_product: residual must be ", dtype, " of shape [", a.size(0), ", ", b.size(0), "] on ",
+              a.device(), ", got ", residual->scalar_type(), " of shape ", residual->sizes(), " on ",
+              residual->device());
+}
+
 void check_fp8_accumulate(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
                           const at::Tensor& b_slot) {
   constexpr const char* kOp = "hrm::fp8_accumulate_";
@@ -157,17 +172,19 @@ void quantize_fp8_pair_(const at::Tensor& x, const at::Tensor& values, const at:
 
 at::Tensor fp8_linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
                               const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot,
-                              bool, const at::Tensor&, const OptionalTensor&, std::optional<double> margin) {
+                              bool, const at::Tensor&, const OptionalTensor&, std::optional<double> margin,
+                              const OptionalTensor& residual) {
   check_linear(x, weight, weight_t, weight_slot, x_slot, grad_slot);
   const at::Tensor rows = x.reshape({-1, x.size(-1)}), slot = slot_for(rows, x_slot, margin);
   const auto values = std::get<0>(quantize_fp8_pair(rows, slot, /*e5m2=*/false, /*values=*/true, /*transposed=*/false));
-  return fp8_product(values, weight, slot, weight_slot, x.scalar_type()).view(with_last(x, weight.size(0)));
+  return fp8_product(values, weight, slot, weight_slot, x.scalar_type(), as_rows(residual))
+      .view(with_last(x, weight.size(0)));
 }
 
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,
-                       at::ScalarType dtype) {
+                       at::ScalarType dtype, const OptionalTensor& residual) {
   static const Op<Product> op("hrm::fp8_product");
-  return op(a, b, a_slot, b_slot, dtype);
+  return op(a, b, a_slot, b_slot, dtype, residual);
 }
 
 void fp8_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
@@ -178,9 +195,10 @@ void fp8_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tens
 
 at::Tensor fp8_linear(const at::Tensor& x, const Fp8Copies& weight, const at::Tensor& x_slot,
                       const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
-                      const std::optional<at::Tensor>& grad_weight, std::optional<double> margin) {
+                      const std::optional<at::Tensor>& grad_weight, std::optional<double> margin,
+                      const std::optional<at::Tensor>& residual) {
   return linear_op(x, weight.values, optional_tensor(weight.transposed), weight.slot, x_slot, grad_slot, e5m2, master,
-                   grad_weight, margin);
+                   grad_weight, margin, residual);
 }
 
 namespace {
@@ -192,9 +210,10 @@ void pair_cpu(const at::Tensor& x, const OptionalTensor& values, const OptionalT
 }
 
 at::Tensor product_cpu(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,
-                       at::ScalarType dtype) {
+                       at::ScalarType dtype, const OptionalTensor& residual) {
   check_fp8_product("hrm::fp8_product", a, b, a_slot, b_slot);
-  return reference::fp8_product(a, b, a_slot, b_slot, dtype);
+  check_fp8_residual(a, b, dtype, residual);
+  return reference::fp8_product(a, b, a_slot, b_slot, dtype, residual);
 }
 
 void accumulate_cpu(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
@@ -211,7 +230,8 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const OptionalTensor& weight_t, const at::Tensor& weight_slot, const at::Tensor& x_slot,
                             const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
-                            const OptionalTensor& grad_weight, std::optional<double> margin) {
+                            const OptionalTensor& grad_weight, std::optional<double> margin,
+                            const OptionalTensor& residual) {
     at::AutoDispatchBelowADInplaceOrView below;
     check_linear(x, weight, weight_t, weight_slot, x_slot, grad_slot);
     const bool trains = master.requires_grad(), needs_x = x.requires_grad();
@@ -223,7 +243,9 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
     ctx->saved_data["margin"] = margin;
     if (trains) ctx->saved_data["grad_weight"] = *grad_weight;
     ctx->save_for_backward({trains ? transposed : at::Tensor(), needs_x ? *weight_t : at::Tensor()});
-    return fp8_product(values, weight, slot, weight_slot, x.scalar_type()).view(with_last(x, weight.size(0)));
+    ctx->saved_data["has_residual"] = residual.has_value();
+    return fp8_product(values, weight, slot, weight_slot, x.scalar_type(), as_rows(residual))
+        .view(with_last(x, weight.size(0)));
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -240,7 +262,8 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
     if (x_t.defined()) {
       fp8_accumulate_(ctx->saved_data["grad_weight"].toTensor(), transposed, x_t, grad_slot, x_slot);
     }
-    variable_list out(10);
+    variable_list out(11);
+    if (ctx->saved_data["has_residual"].toBool()) out[10] = grad_y;
     if (weight_t.defined()) {
       out[0] = fp8_product(values, weight_t, grad_slot, weight_slot, grad_y.scalar_type())
                    .view(with_last(grad_y, weight_t.size(0)));
@@ -252,27 +275,32 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
 at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
                            const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot,
                            bool e5m2, const at::Tensor& master, const OptionalTensor& grad_weight,
-                           std::optional<double> margin) {
-  if (at::GradMode::is_enabled() && (x.requires_grad() || master.requires_grad())) {
+                           std::optional<double> margin, const OptionalTensor& residual) {
+  const bool through_residual = residual && residual->requires_grad();
+  if (at::GradMode::is_enabled() && (x.requires_grad() || master.requires_grad() || through_residual)) {
     TORCH_CHECK(!master.requires_grad() || grad_weight, "hrm::fp8_linear: master of shape ", master.sizes(),
                 " requires a gradient, so grad_weight must be given");
     TORCH_CHECK(!x.requires_grad() || weight_t, "hrm::fp8_linear: x of shape ", x.sizes(),
                 " requires a gradient, so the transposed weight must be given");
-    return Fp8Linear::apply(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin);
+    return Fp8Linear::apply(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin,
+                            residual);
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return linear_op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin);
+  return linear_op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("quantize_fp8_pair_(Tensor x, Tensor(a!)? values, Tensor(b!)? transposed, Tensor(c!) slot) -> ()");
-  m.def("fp8_product(Tensor a, Tensor b, Tensor a_slot, Tensor b_slot, ScalarType dtype) -> Tensor");
+  m.def(
+      "fp8_product(Tensor a, Tensor b, Tensor a_slot, Tensor b_slot, ScalarType dtype, Tensor? residual=None) -> "
+      "Tensor");
   m.def("fp8_accumulate_(Tensor(a!) grad, Tensor a, Tensor b, Tensor a_slot, Tensor b_slot) -> ()");
   m.def(
       "fp8_linear(Tensor x, Tensor weight, Tensor? weight_t, Tensor weight_slot, Tensor(a!) x_slot, "
-      "Tensor(b!) grad_slot, bool e5m2, Tensor master, Tensor? grad_weight, float? margin) -> Tensor");
+      "Tensor(b!) grad_slot, bool e5m2, Tensor master, Tensor? grad_weight, float? margin, Tensor? residual=None) -> "
+      "Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

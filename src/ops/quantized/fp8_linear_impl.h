@@ -14,6 +14,7 @@ void check_quantize_fp8_pair(const at::Tensor& x, const OptionalTensor& values, 
                              const at::Tensor& slot);
 void check_fp8_product(const char* op, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
                        const at::Tensor& b_slot);
+void check_fp8_residual(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype, const OptionalTensor& residual);
 void check_fp8_accumulate(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
                           const at::Tensor& b_slot);
 
@@ -28,7 +29,7 @@ void quantize_fp8_pair_into(const at::Tensor& x, const OptionalTensor& values, c
 at::Tensor fp8_linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
                               const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot,
                               bool e5m2, const at::Tensor& master, const OptionalTensor& grad_weight,
-                              std::optional<double> margin);
+                              std::optional<double> margin, const OptionalTensor& residual);
 
 namespace reference {
 
@@ -37,7 +38,7 @@ at::Tensor fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double mar
 void quantize_fp8_pair_(const at::Tensor& x, const OptionalTensor& values, const OptionalTensor& transposed,
                         const at::Tensor& slot);
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,
-                       at::ScalarType dtype);
+                       at::ScalarType dtype, const OptionalTensor& residual = std::nullopt);
 void fp8_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
                      const at::Tensor& b_slot);
 

@@ -32,9 +32,11 @@ void quantize_fp8_pair_(const at::Tensor& x, const OptionalTensor& values, const
 }
 
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,
-                       at::ScalarType dtype) {
-  const at::Tensor sum = at::linear(a.to(at::kFloat), b.to(at::kFloat));
-  return sum.mul_(a_slot.select(0, 1)).mul_(b_slot.select(0, 1)).to(dtype);
+                       at::ScalarType dtype, const OptionalTensor& residual) {
+  at::Tensor sum = at::linear(a.to(at::kFloat), b.to(at::kFloat));
+  sum.mul_(a_slot.select(0, 1)).mul_(b_slot.select(0, 1));
+  if (residual) sum.add_(*residual);
+  return sum.to(dtype);
 }
 
 void fp8_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,

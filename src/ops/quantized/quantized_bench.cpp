@@ -148,6 +148,35 @@ BenchCall fp8_linear(const BenchShape& s, at::Device device, at::ScalarType dtyp
           product_flops(in.x.size(0), s.width, 2 * s.inner)};
 }
 
+BenchCall weighted_rms_norm_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  return {{in.x, at::ones({s.width}, at::device(device)), 1e-5, in.slot, true}};
+}
+
+// gate_up of the rows, as a training step has them.
+at::Tensor gates_of(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return Random{device, dtype}.activations({s.rows() / 16 * 16, 2 * s.inner});
+}
+
+BenchCall swiglu_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  return {{gates_of(s, device, dtype), in.slot}};
+}
+
+BenchCall swiglu_backward_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  const at::Tensor gates = gates_of(s, device, dtype);
+  return {{gates.narrow(1, 0, s.inner).contiguous(), gates, in.grad_slot, true, in.slot, true, true}};
+}
+
+BenchCall qkv_heads_backward_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  const int64_t head_dim = s.width / s.heads, rows = in.x.size(0);
+  const at::Tensor q = in.x.view({1, rows, s.heads, head_dim});
+  const at::Tensor angle = at::zeros({rows, head_dim / 2}, at::device(device).dtype(at::kFloat));
+  return {{q, q, q, angle, angle, in.grad_slot, true, true}};
+}
+
 BenchCall fp8_raise_amax(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
   return {{in.x, in.slot}};
@@ -184,6 +213,10 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::fp8_product", fp8_product},
       {"hrm::fp8_accumulate_", fp8_accumulate},
       {"hrm::fp8_linear", fp8_linear},
+      {"hrm::weighted_rms_norm_fp8", weighted_rms_norm_fp8},
+      {"hrm::swiglu_fp8", swiglu_fp8},
+      {"hrm::swiglu_backward_fp8", swiglu_backward_fp8},
+      {"hrm::qkv_heads_backward_fp8", qkv_heads_backward_fp8},
       {"hrm::fp8_raise_amax_", fp8_raise_amax},
       {"hrm::fp8_scale_now", fp8_scale_now},
   };

@@ -508,21 +508,25 @@ bool run(const GemmShape& shape, const at::Tensor& out, const Pointers& pointers
   }
 }
 
+// Whether `sum`, if there is one, can be added in place of what out held.
+bool take_sum(const at::Tensor& out, const at::Tensor& sum, bool accumulates, GemmShape& shape) {
+  if (!sum.defined()) return true;
+  if (!accumulates || sum.sizes() != out.sizes() || sum.strides() != out.strides() ||
+      sum.scalar_type() != out.scalar_type() || sum.device() != out.device()) {
+    return false;
+  }
+  shape.out_align = std::min(shape.out_align, alignment_of(sum));
+  return true;
+}
+
 }  // namespace
 
 bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
                  const at::Tensor& sum) {
   GemmShape shape;
   if (!out.is_cuda() || a.device() != out.device() || b.device() != out.device() ||
-      !describe_gemm(out, a, b, accumulates, shape) || is_8bit(shape.in)) {
+      !describe_gemm(out, a, b, accumulates, shape) || is_8bit(shape.in) || !take_sum(out, sum, accumulates, shape)) {
     return false;
-  }
-  if (sum.defined()) {
-    if (!accumulates || sum.sizes() != out.sizes() || sum.strides() != out.strides() ||
-        sum.scalar_type() != out.scalar_type() || sum.device() != out.device()) {
-      return false;
-    }
-    shape.out_align = std::min(shape.out_align, alignment_of(sum));
   }
   RECORD_FUNCTION("hrm::linear_blaslt", std::vector<c10::IValue>({out, a, b}));
   const c10::cuda::CUDAGuard device_guard(out.device());
@@ -531,17 +535,20 @@ bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b
 }
 
 bool scaled_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
-                 const GemmScales& scales) {
+                 const GemmScales& scales, const at::Tensor& sum) {
   GemmShape shape;
   if (!out.is_cuda() || a.device() != out.device() || b.device() != out.device() ||
-      !describe_gemm(out, a, b.t(), accumulates, shape) || !is_8bit(shape.in)) {
+      !describe_gemm(out, a, b.t(), accumulates, shape) || !is_8bit(shape.in) ||
+      !take_sum(out, sum, accumulates, shape)) {
     return false;
   }
   shape.exact = scales.exact;
   RECORD_FUNCTION("hrm::fp8_blaslt", std::vector<c10::IValue>({out, a, b}));
   const c10::cuda::CUDAGuard device_guard(out.device());
   void* const data = out.mutable_data_ptr();
-  return run(shape, out, {a.const_data_ptr(), b.const_data_ptr(), data, data, scales.a, scales.b});
+  return run(
+      shape, out,
+      {a.const_data_ptr(), b.const_data_ptr(), sum.defined() ? sum.const_data_ptr() : data, data, scales.a, scales.b});
 }
 
 bool tuned_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,

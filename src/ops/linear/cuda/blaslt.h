@@ -46,10 +46,10 @@ struct GemmScales {
   bool exact;
 };
 
-// out (m, n) = a (m, k) @ b (n, k)^T times both scales (+ out, if `accumulates`) of 8-bit floats, contiguous; otherwise
-// as blaslt_gemm, also with ops.gemm_tuning=off, which takes the first proposal.
+// out (m, n) = a (m, k) @ b (n, k)^T times both scales (+ out or sum, if `accumulates`) of 8-bit floats, contiguous;
+// otherwise as blaslt_gemm, also with ops.gemm_tuning=off, which takes the first proposal.
 bool scaled_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
-                 const GemmScales& scales);
+                 const GemmScales& scales, const at::Tensor& sum = {});
 
 // As blaslt_gemm, for products that are worth it: with ops.gemm_tuning=auto and enough work. The others are ATen's.
 bool tuned_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,

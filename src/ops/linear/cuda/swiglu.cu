@@ -10,12 +10,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kUnroll = 2;  // packs in flight in each thread
 
-// act = silu(gate) * up, rounded after each.
-template <typename T>
-__device__ inline T gated(float gate, float up) {
-  return from_float<T>(to_float(from_float<T>(silu<T>(gate))) * up);
-}
-
 // Pack i of the output is in row i / packs. 32-bit indices: a 64-bit division costs more than the pack's memory.
 template <typename T, int N, typename Index>
 __global__ void __launch_bounds__(kThreads) forward(SwigluForward p, Index packs, Index total) {
@@ -45,7 +39,6 @@ __global__ void __launch_bounds__(kThreads) forward(SwigluForward p, Index packs
   }
 }
 
-// silu'(x) = s (1 + x (1 - s)) with s = sigmoid(x).
 template <typename T, int N, typename Index>
 __global__ void __launch_bounds__(kThreads) backward(SwigluBackward p, Index packs, Index total) {
   wait_for_earlier();
@@ -71,10 +64,8 @@ __global__ void __launch_bounds__(kThreads) backward(SwigluBackward p, Index pac
       Pack<T, N> grad_gate, grad_up;
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        const float x = to_float(gate[j].value[k]), u = to_float(up[j].value[k]), g = to_float(grad[j].value[k]);
-        const float s = sigmoid<T>(x);
-        grad_gate.value[k] = from_float<T>(g * u * s * (1.0f + x * (1.0f - s)));
-        grad_up.value[k] = from_float<T>(g * silu<T>(x));
+        gated_gradient<T>(to_float(gate[j].value[k]), to_float(up[j].value[k]), to_float(grad[j].value[k]),
+                          grad_gate.value[k], grad_up.value[k]);
       }
       T* to = grad_gate_up + (int64_t{i} + int64_t{i / packs} * packs) * N;
       store_pack<T, N>(to, grad_gate);

@@ -39,24 +39,28 @@ bool use_products(const at::Tensor& a) {
   return device->major * 10 + device->minor >= 89;
 }
 
-// out = a @ b^T times both inverse scales (+ out, if `accumulates`). False where the library refuses.
+// out = a @ b^T times both inverse scales (+ out or, if it is there, sum, if `accumulates`). False where the library
+// refuses.
 bool scaled_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,
-                    const at::Tensor& b_slot, bool accumulates, bool exact) {
+                    const at::Tensor& b_slot, bool accumulates, bool exact, const at::Tensor& sum = {}) {
   // The inverse scales that stand at addresses of whole 16 bytes.
   const cuda::GemmScales scales{a_slot.const_data_ptr<float>() + 4, b_slot.const_data_ptr<float>() + 4, exact};
-  return cuda::scaled_gemm(out, a, b, accumulates, scales);
+  return cuda::scaled_gemm(out, a, b, accumulates, scales, sum);
 }
 
 at::Tensor product_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,
-                        at::ScalarType dtype) {
+                        at::ScalarType dtype, const OptionalTensor& residual) {
   check_fp8_product("hrm::fp8_product", a, b, a_slot, b_slot);
+  check_fp8_residual(a, b, dtype, residual);
   const c10::cuda::CUDAGuard guard(a.device());
   if (use_products(a) && a.numel() > 0) {
     const at::Tensor left = a.contiguous(), right = b.contiguous();
     at::Tensor out = at::empty({a.size(0), b.size(0)}, a.options().dtype(dtype));
-    if (scaled_product(out, left, right, a_slot, b_slot, /*accumulates=*/false, a.size(1) > kFp8FastTerms)) return out;
+    const at::Tensor sum = residual ? residual->contiguous() : at::Tensor();
+    const bool exact = a.size(1) > kFp8FastTerms;
+    if (scaled_product(out, left, right, a_slot, b_slot, /*accumulates=*/sum.defined(), exact, sum)) return out;
   }
-  return reference::fp8_product(a, b, a_slot, b_slot, dtype);
+  return reference::fp8_product(a, b, a_slot, b_slot, dtype, residual);
 }
 
 void accumulate_cuda(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot,

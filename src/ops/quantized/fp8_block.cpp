@@ -1,0 +1,203 @@
+#include "hrm/ops/fp8_block.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include "hrm/ops/fp8_linear.h"
+#include "hrm/ops/swiglu.h"
+#include "hrm/ops/weighted_rms_norm.h"
+#include "ops/attention/qkv_heads_impl.h"
+#include "ops/common/op.h"
+#include "ops/linear/swiglu_impl.h"
+#include "ops/norm/weighted_rms_norm_impl.h"
+#include "ops/quantized/fp8_block_impl.h"
+#include "ops/quantized/fp8_linear_impl.h"
+
+namespace hrm::ops {
+namespace {
+
+void check_matrix(const char* op, const char* name, const at::Tensor& x) {
+  TORCH_CHECK(x.dim() == 2 &&
+                  (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf),
+              op, ": ", name, " must be a matrix of float32, bfloat16 or float16, got ", x.scalar_type(), " of shape ",
+              x.sizes());
+}
+
+// The rows of the gradient of qkv in the compute dtype.
+at::Tensor qkv_gradient(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
+                        const at::Tensor& cos, const at::Tensor& sin) {
+  return std::get<0>(qkv_heads_backward(grad_q, grad_k, grad_v, {}, {.cos = cos, .sin = sin}, false)).flatten(0, 1);
+}
+
+}  // namespace
+
+void check_weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& slot) {
+  constexpr const char* kOp = "hrm::weighted_rms_norm_fp8";
+  check_matrix(kOp, "x", x);
+  check_weighted_rms_norm(x, weight, eps);
+  check_wide_slot(kOp, "slot", slot, x);
+}
+
+void check_swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot) {
+  constexpr const char* kOp = "hrm::swiglu_fp8";
+  check_matrix(kOp, "gate_up", gate_up);
+  check_swiglu(gate_up);
+  check_wide_slot(kOp, "slot", slot, gate_up);
+}
+
+void check_swiglu_backward_fp8(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
+                               const at::Tensor& act_slot) {
+  constexpr const char* kOp = "hrm::swiglu_backward_fp8";
+  check_matrix(kOp, "gate_up", gate_up);
+  check_swiglu_backward(grad_act, gate_up);
+  check_wide_slot(kOp, "slot", slot, gate_up);
+  check_wide_slot(kOp, "act_slot", act_slot, gate_up);
+}
+
+void check_qkv_heads_backward_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
+                                  const OptionalTensor& cos, const OptionalTensor& sin, const at::Tensor& slot) {
+  check_qkv_heads_backward(grad_q, grad_k, grad_v, {},
+                           {.cos = cos.value_or(at::Tensor()), .sin = sin.value_or(at::Tensor())});
+  TORCH_CHECK(grad_q.scalar_type() != at::kDouble, "hrm::qkv_heads_backward_fp8: gradients of float64 (shape ",
+              grad_q.sizes(), ") are not supported");
+  check_wide_slot("hrm::qkv_heads_backward_fp8", "slot", slot, grad_q);
+}
+
+namespace composed {
+
+Fp8Three weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& slot,
+                               bool transposed) {
+  const auto [y, rstd] = weighted_rms_norm_forward(x, weight, eps);
+  const auto [values, across] = quantize_fp8_pair(y, slot, /*e5m2=*/false, /*values=*/true, transposed);
+  return {values, across, rstd};
+}
+
+at::Tensor swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot) {
+  return std::get<0>(quantize_fp8_pair(swiglu(gate_up), slot, /*e5m2=*/false, /*values=*/true, /*transposed=*/false));
+}
+
+Fp8Three swiglu_backward_fp8(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot, bool e5m2,
+                             const at::Tensor& act_slot, bool trains_gate_up, bool trains_down) {
+  const auto [values, across] =
+      quantize_fp8_pair(swiglu_backward(grad_act, gate_up), slot, e5m2, /*values=*/true, trains_gate_up);
+  if (!trains_down) return {values, across, at::Tensor()};
+  // A copy of the slot, so that its amax stays.
+  return {values, across,
+          std::get<1>(quantize_fp8_pair(swiglu(gate_up), act_slot.clone(), /*e5m2=*/false, /*values=*/false, true))};
+}
+
+Fp8Two qkv_heads_backward_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
+                              const OptionalTensor& cos, const OptionalTensor& sin, const at::Tensor& slot, bool e5m2,
+                              bool transposed) {
+  const at::Tensor rows = qkv_gradient(grad_q, grad_k, grad_v, cos.value_or(at::Tensor()), sin.value_or(at::Tensor()));
+  return quantize_fp8_pair(rows, slot, e5m2, /*values=*/true, transposed);
+}
+
+}  // namespace composed
+
+Fp8Pair fp8_pair(const at::Tensor& x, const at::Tensor& slot, bool e5m2, bool transposed,
+                 std::optional<double> margin) {
+  const at::Tensor by = margin ? fp8_scale_now(x, slot, *margin) : slot;
+  const auto [values, across] = quantize_fp8_pair(x, by, e5m2, /*values=*/true, transposed);
+  return {values, across, by};
+}
+
+Fp8Normed weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& slot,
+                                bool transposed, std::optional<double> margin) {
+  if (margin) {
+    const auto [y, rstd] = weighted_rms_norm_forward(x, weight, eps);
+    return {fp8_pair(y, slot, /*e5m2=*/false, transposed, margin), rstd};
+  }
+  static const Op<Fp8Three(const at::Tensor&, const at::Tensor&, double, const at::Tensor&, bool)> op(
+      "hrm::weighted_rms_norm_fp8");
+  const auto [values, across, rstd] = op(x, weight, eps, slot, transposed);
+  return {{values, across, slot}, rstd};
+}
+
+Fp8Pair swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot, std::optional<double> margin) {
+  if (margin) return fp8_pair(swiglu(gate_up), slot, /*e5m2=*/false, /*transposed=*/false, margin);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&)> op("hrm::swiglu_fp8");
+  return {op(gate_up, slot), {}, slot};
+}
+
+Fp8SwigluGradient swiglu_backward_fp8(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
+                                      bool e5m2, const at::Tensor& act_slot, bool trains_gate_up, bool trains_down,
+                                      std::optional<double> margin) {
+  const at::Tensor by =
+      margin ? fp8_scale_now(swiglu_backward(grad_act, gate_up), slot, *margin) : slot;  // the same values once more
+  static const Op<Fp8Three(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, bool,
+                           bool)>
+      op("hrm::swiglu_backward_fp8");
+  const auto [values, across, act] = op(grad_act, gate_up, by, e5m2, act_slot, trains_gate_up, trains_down);
+  return {{values, across, by}, act};
+}
+
+Fp8Pair qkv_heads_backward_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
+                               const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& slot, bool e5m2,
+                               bool transposed, std::optional<double> margin) {
+  if (margin) {
+    return fp8_pair(qkv_gradient(grad_q, grad_k, grad_v, cos, sin), slot, e5m2, transposed, margin);
+  }
+  static const Op<Fp8Two(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
+                         const OptionalTensor&, const at::Tensor&, bool, bool)>
+      op("hrm::qkv_heads_backward_fp8");
+  const auto [values, across] =
+      op(grad_q, grad_k, grad_v, optional_tensor(cos), optional_tensor(sin), slot, e5m2, transposed);
+  return {values, across, slot};
+}
+
+namespace {
+
+Fp8Three norm_cpu(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& slot, bool transposed) {
+  check_weighted_rms_norm_fp8(x, weight, eps, slot);
+  return composed::weighted_rms_norm_fp8(x, weight, eps, slot, transposed);
+}
+
+at::Tensor swiglu_cpu(const at::Tensor& gate_up, const at::Tensor& slot) {
+  check_swiglu_fp8(gate_up, slot);
+  return composed::swiglu_fp8(gate_up, slot);
+}
+
+Fp8Three swiglu_backward_cpu(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot, bool e5m2,
+                             const at::Tensor& act_slot, bool trains_gate_up, bool trains_down) {
+  check_swiglu_backward_fp8(grad_act, gate_up, slot, act_slot);
+  return composed::swiglu_backward_fp8(grad_act, gate_up, slot, e5m2, act_slot, trains_gate_up, trains_down);
+}
+
+Fp8Two qkv_backward_cpu(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
+                        const OptionalTensor& cos, const OptionalTensor& sin, const at::Tensor& slot, bool e5m2,
+                        bool transposed) {
+  check_qkv_heads_backward_fp8(grad_q, grad_k, grad_v, cos, sin, slot);
+  return composed::qkv_heads_backward_fp8(grad_q, grad_k, grad_v, cos, sin, slot, e5m2, transposed);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(hrm, m) {
+  m.def(
+      "weighted_rms_norm_fp8(Tensor x, Tensor weight, float eps, Tensor(a!) slot, bool transposed) -> (Tensor, "
+      "Tensor, Tensor)");
+  m.def("swiglu_fp8(Tensor gate_up, Tensor(a!) slot) -> Tensor");
+  m.def(
+      "swiglu_backward_fp8(Tensor grad_act, Tensor gate_up, Tensor(a!) slot, bool e5m2, Tensor act_slot, "
+      "bool trains_gate_up, bool trains_down) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "qkv_heads_backward_fp8(Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor? cos, Tensor? sin, Tensor(a!) slot, "
+      "bool e5m2, bool transposed) -> (Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(hrm, CPU, m) {
+  m.impl("weighted_rms_norm_fp8", &norm_cpu);
+  m.impl("swiglu_fp8", &swiglu_cpu);
+  m.impl("swiglu_backward_fp8", &swiglu_backward_cpu);
+  m.impl("qkv_heads_backward_fp8", &qkv_backward_cpu);
+}
+
+TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
+  for (const char* op : {"weighted_rms_norm_fp8", "swiglu_fp8", "swiglu_backward_fp8", "qkv_heads_backward_fp8"}) {
+    m.impl(op, torch::autograd::autogradNotImplementedFallback());
+  }
+}
+
+}  // namespace hrm::ops
