@@ -18,7 +18,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor rows(const at::Tensor& t) {
+at::Tensor as_matrix(const at::Tensor& t) {
   return t.reshape({-1, t.size(-1)});
 }
 
@@ -88,7 +88,7 @@ Front run_front(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& sca
   const Fp8Layer& fp8 = *layer.fp8;
   const bool trains = layer.master.requires_grad();
   Front front;
-  front.normed = ops::weighted_rms_norm_fp8(rows(x), scale.detach(), eps, fp8.x_slot(), trains, fp8.margin());
+  front.normed = ops::weighted_rms_norm_fp8(as_matrix(x), scale.detach(), eps, fp8.x_slot(), trains, fp8.margin());
   front.y = product(front.normed.y, fp8, x.scalar_type());
   Backward::keep(ctx, "front", layer, front.normed.y.slot);
   ctx->saved_data["trains_norm"] = scale.requires_grad();
@@ -103,8 +103,8 @@ std::tuple<at::Tensor, at::Tensor> front_backward(AutogradContext* ctx, const op
   const Backward layer = Backward::of(ctx, "front");
   layer.accumulate(grad, x_t);
   const auto [grad_x, grad_scale] =
-      ops::weighted_rms_norm_backward(layer.grad_x(grad, x.scalar_type()), rows(x), rstd, scale, rows(grad_stream),
-                                      ctx->saved_data["trains_norm"].toBool());
+      ops::weighted_rms_norm_backward(layer.grad_x(grad, x.scalar_type()), as_matrix(x), rstd, scale,
+                                      as_matrix(grad_stream), ctx->saved_data["trains_norm"].toBool());
   return {grad_x.view(x.sizes()), grad_scale};
 }
 
@@ -122,7 +122,7 @@ struct NormedLinear : torch::autograd::Function<NormedLinear> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "a layer in 8 bits has no second derivative");
     const variable_list saved = ctx->get_saved_variables();
-    const ops::Fp8Pair grad = Backward::of(ctx, "front").pair(rows(grads[0]));
+    const ops::Fp8Pair grad = Backward::of(ctx, "front").pair(as_matrix(grads[0]));
     const auto [grad_x, grad_scale] = front_backward(ctx, grad, saved[0], saved[1], saved[2], saved[3], grads[1]);
     return {grad_x, grad_scale, at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -161,7 +161,7 @@ struct SwigluAdd : torch::autograd::Function<SwigluAdd> {
     const ops::Fp8Pair act = ops::swiglu_fp8(front.y, down.x_slot(), down.margin());
     Backward::keep(ctx, "down", down_proj, act.slot);
     ctx->save_for_backward({x, scale, front.normed.rstd, front.normed.y.transposed, front.y});
-    return product(act, down, x.scalar_type(), rows(x)).view(x.sizes());
+    return product(act, down, x.scalar_type(), as_matrix(x)).view(x.sizes());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -169,7 +169,7 @@ struct SwigluAdd : torch::autograd::Function<SwigluAdd> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &gate_up = saved[4];
     const Backward front = Backward::of(ctx, "front"), down = Backward::of(ctx, "down");
-    const ops::Fp8Pair grad = down.pair(rows(grads[0]));
+    const ops::Fp8Pair grad = down.pair(as_matrix(grads[0]));
     const ops::Fp8SwigluGradient gates =
         ops::swiglu_backward_fp8(down.grad_x(grad, x.scalar_type()), gate_up, front.grad_slot, front.e5m2, down.x_slot,
                                  front.trains(), down.trains(), front.margin);

@@ -125,7 +125,6 @@ Fp8Linears::Fp8Linears(const std::vector<NamedLinear>& layers, const Fp8LinearsO
   const at::Device device = layers_.front().linear->weight().device();
   slots_ = ops::make_fp8_wide_slots(3 * all, false, device);
   history_ = at::zeros({2 * all, options.history}, slots_.options());
-  weight_history_ = at::zeros({count(), 1}, slots_.options());
   values_ = at::zeros({static_cast<int64_t>(value_names().size())}, slots_.options().dtype(at::kDouble));
   forget_scales();
   form_ = form_now();
@@ -155,16 +154,13 @@ void Fp8Linears::begin_step(bool warm_up) {
 void Fp8Linears::quantize_weights() const {
   if (mode() == Fp8Mode::gather) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor slots = weight_slots();
-  slots.select(1, 2).zero_();
-  for (int64_t i = 0; i < count(); ++i) {
-    ops::fp8_raise_amax_(layers_[static_cast<size_t>(i)].linear->compute_weight().detach(), slots.select(0, i));
-  }
-  ops::fp8_update_scales_(slots, weight_history_, 0);
+  std::vector<at::Tensor> weights, values, transposed;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    ops::quantize_fp8_pair_(layers_[i].linear->compute_weight().detach(), copies_[i].values, copies_[i].transposed,
-                            copies_[i].slot);
+    weights.push_back(layers_[i].linear->compute_weight().detach());
+    values.push_back(copies_[i].values);
+    transposed.push_back(copies_[i].transposed);
   }
+  ops::quantize_fp8_weights_(weights, values, transposed, weight_slots());
 }
 
 at::Tensor Fp8Linears::maxima() const {

@@ -132,7 +132,6 @@ class Fp8Linears : public Stateful {
   std::vector<ops::Fp8Copies> copies_;
   // Rows of inputs, gradients and weights; behind them unused ones, so that the sizes do not depend on what is skipped.
   at::Tensor slots_, history_;
-  at::Tensor weight_history_;  // (layers, 1): of this step alone
   at::Tensor values_;
   int64_t form_ = 0, steps_ = 0;
 };

@@ -43,6 +43,11 @@ void quantize_fp8_pair_(const at::Tensor& x, const at::Tensor& values, const at:
 // float16. What quantising would record, without quantising.
 void fp8_raise_amax_(const at::Tensor& x, const at::Tensor& slot);
 
+// Weights, all at once: matrix i gets its scale in row i of `slots` (n, 8), contiguous, from its own largest magnitude
+// as in fp8_update_scales_ without history and with margin 0, and its e4m3 values. All of one dtype, contiguous.
+void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, at::TensorList transposed,
+                           const at::Tensor& slots);
+
 // Current scaling: a fresh wide slot of slot's format, whose scale is largest / 2^margin / max |x|. Where that maximum
 // is zero or not finite, the scale is slot's. Raises the amax of `slot`, too; the fresh one begins with zero. Reads x
 // once.

@@ -9,6 +9,8 @@ namespace hrm::ops {
 // Throw c10::Error with the op's name and the shapes.
 void check_wide_slot(const char* op, const char* name, const at::Tensor& slot, const at::Tensor& like);
 void check_fp8_raise_amax(const at::Tensor& x, const at::Tensor& slot);
+void check_quantize_fp8_weights(at::TensorList weights, at::TensorList values, at::TensorList transposed,
+                                const at::Tensor& slots);
 void check_fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double margin);
 void check_quantize_fp8_pair(const at::Tensor& x, const OptionalTensor& values, const OptionalTensor& transposed,
                              const at::Tensor& slot);
@@ -35,6 +37,8 @@ namespace reference {
 
 void fp8_raise_amax_(const at::Tensor& x, const at::Tensor& slot);
 at::Tensor fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double margin);
+void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, at::TensorList transposed,
+                           const at::Tensor& slots);
 void quantize_fp8_pair_(const at::Tensor& x, const OptionalTensor& values, const OptionalTensor& transposed,
                         const at::Tensor& slot);
 at::Tensor fp8_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_slot, const at::Tensor& b_slot,

@@ -148,6 +148,21 @@ BenchCall fp8_linear(const BenchShape& s, at::Device device, at::ScalarType dtyp
           product_flops(in.x.size(0), s.width, 2 * s.inner)};
 }
 
+// All layers of a model.
+BenchCall quantize_fp8_weights(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  std::vector<at::Tensor> weights, values, transposed;
+  for (int64_t layer = 0; layer < std::max<int64_t>(s.layers, 1); ++layer) {
+    for (const auto& [out, in] : {std::pair{3 * s.width, s.width}, std::pair{s.width, s.width},
+                                  std::pair{2 * s.inner, s.width}, std::pair{s.width, s.inner}}) {
+      weights.push_back(random.weight(out, in));
+      values.push_back(at::empty({out, in}, weights.back().options().dtype(at::kFloat8_e4m3fn)));
+      transposed.push_back(at::empty({in, out}, values.back().options()));
+    }
+  }
+  return {{weights, values, transposed, ops::make_fp8_wide_slots(static_cast<int64_t>(weights.size()), false, device)}};
+}
+
 BenchCall weighted_rms_norm_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
   return {{in.x, at::ones({s.width}, at::device(device)), 1e-5, in.slot, true}};
@@ -213,6 +228,7 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::fp8_product", fp8_product},
       {"hrm::fp8_accumulate_", fp8_accumulate},
       {"hrm::fp8_linear", fp8_linear},
+      {"hrm::quantize_fp8_weights_", quantize_fp8_weights},
       {"hrm::weighted_rms_norm_fp8", weighted_rms_norm_fp8},
       {"hrm::swiglu_fp8", swiglu_fp8},
       {"hrm::swiglu_backward_fp8", swiglu_backward_fp8},

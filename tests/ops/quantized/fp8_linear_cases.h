@@ -108,6 +108,31 @@ inline void check_scale_now(int64_t rows, int64_t columns, at::ScalarType dtype,
   EXPECT_TRUE(std::isnan(other[2].item<float>())) << what;
 }
 
+// Weights of several sizes, among them one of zeros, each by its own scale.
+inline void check_weights(const std::vector<std::vector<int64_t>>& sizes, at::ScalarType dtype, at::Device device) {
+  std::vector<at::Tensor> weights, values, transposed;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    weights.push_back(normal(sizes[i], i + 1, dtype, device) * (i == 1 ? 0.0 : 0.1 * static_cast<double>(i + 1)));
+    values.push_back(at::empty(sizes[i], weights[i].options().dtype(at::kFloat8_e4m3fn)));
+    transposed.push_back(at::empty({sizes[i][1], sizes[i][0]}, values[i].options()));
+  }
+  const at::Tensor slots = make_fp8_wide_slots(static_cast<int64_t>(sizes.size()), false, device);
+  for (int round = 0; round < 2; ++round) {
+    quantize_fp8_weights_(weights, values, transposed, slots);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const std::string what = cat(dtype, " weight ", i, ", ", weights[i].sizes(), ", round ", round);
+      const float amax = weights[i].abs().max().to(at::kFloat).item<float>();
+      const at::Tensor slot = slots[static_cast<int64_t>(i)];
+      EXPECT_FLOAT_EQ(slot[0].item<float>(), amax > 0 ? static_cast<float>(kFp8Max) / amax : 1) << what;
+      EXPECT_EQ(slot[2].item<float>(), amax) << what;
+      const at::Tensor fresh = slot.clone();
+      const auto [want, across] = quantize_fp8_pair(weights[i], fresh, false);
+      expect_same_bits(values[i].view(at::kByte), want.view(at::kByte), what);
+      expect_same_bits(transposed[i].view(at::kByte), across.view(at::kByte), what + ", transposed");
+    }
+  }
+}
+
 struct Fp8LinearCase {
   at::Tensor x, grad_y, master;  // x and grad_y of the compute dtype, master float32
   Fp8Copies weight;

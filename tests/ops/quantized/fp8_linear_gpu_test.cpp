@@ -21,6 +21,18 @@ TEST(Fp8LinearGpu, PairsOfAnySizes) {
   check_wide_update(at::kCUDA);
 }
 
+// More weights than one launch takes, and sizes that the kernels do not.
+TEST(Fp8LinearGpu, WeightsAllAtOnce) {
+  HRM_NEEDS_GPU();
+  std::vector<std::vector<int64_t>> sizes;
+  for (int64_t i = 0; i < 150; ++i) sizes.push_back({16 * (i % 9 + 1), 16 * (i % 14 + 1)});
+  sizes.push_back({2304, 768});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    check_weights(sizes, dtype, at::kCUDA);
+    check_weights({{32, 48}, {16, 16}, {7, 13}}, dtype, at::kCUDA);
+  }
+}
+
 TEST(Fp8LinearGpu, ThreeProductsOfWhatTheValuesStandFor) {
   HRM_NEEDS_GPU();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {

@@ -16,6 +16,22 @@ TEST(Fp8Linear, PairsOfAnySizes) {
   check_pair_not_finite(at::kCPU);
 }
 
+TEST(Fp8Linear, WeightsAllAtOnce) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    check_weights({{32, 48}, {16, 16}, {7, 13}, {64, 16}}, dtype, at::kCPU);
+  }
+  const at::Tensor weight = at::ones({16, 16}), values = at::empty({16, 16}, at::kFloat8_e4m3fn);
+  expect_message(error_of([&] {
+                   quantize_fp8_weights_({weight}, {values}, {values}, at::ones({2, 8}));
+                 }),
+                 {"hrm::quantize_fp8_weights_", "slots must be [1, 8]"});
+  expect_message(error_of([&] {
+                   quantize_fp8_weights_({weight.t().narrow(0, 0, 8)}, {values.narrow(0, 0, 8)}, {values},
+                                         make_fp8_wide_slots(1, false, at::kCPU));
+                 }),
+                 {"[16, 8]"});
+}
+
 TEST(Fp8Linear, WideSlotsFollowTheirFormat) {
   check_wide_update(at::kCPU);
 }

@@ -14,6 +14,8 @@ namespace hrm::ops::cuda {
 namespace {
 
 constexpr int kWarps = kTileThreads / 32;
+constexpr int kNormThreads = 512, kNormWarps = kNormThreads / 32;
+constexpr int kNormRows = kTileRows / kNormWarps;  // of a warp
 // Blocks that keep every GPU of today busy; fewer tiles of rows share out their columns.
 constexpr int64_t kEnoughBlocks = 264;
 
@@ -35,31 +37,39 @@ __device__ inline void for_tile(int64_t first_row, int64_t first_column, int64_t
 // A block has 64 rows. Its warps find the factors of their rows; then all go over the columns, which the cache still
 // has. Two tiles take turns, so that one barrier for each is enough.
 template <typename T>
-__global__ void __launch_bounds__(kTileThreads) norm_kernel(const RmsNormFp8 p) {
+__global__ void __launch_bounds__(kNormThreads) norm_kernel(const RmsNormFp8 p) {
   __shared__ Fp8Tile tiles[2];
   __shared__ float factors[kTileRows];
-  constexpr int N = kPack<T>;
+  constexpr int N = kPack<T>, kPacks = kTileColumns / N, kEach = kTileRows * kPacks / kNormThreads;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t first_row = int64_t{blockIdx.x} * kTileRows;
   const auto* x = static_cast<const T*>(p.x);
   auto *values = static_cast<uint8_t*>(p.values), *transposed = static_cast<uint8_t*>(p.transposed);
   wait_for_earlier();
   const float scale = p.slot[0];
-  for (int row = warp; row < kTileRows; row += kWarps) {
-    if (first_row + row >= p.rows) break;
-    const T* from = x + (first_row + row) * p.width;
-    float squares = 0;
-#pragma unroll 4
-    for (int64_t i = int64_t{lane} * N; i < p.width; i += 32 * N) {
-      const Pack<T, N> h = load_pack<T, N>(from + i);
+  // The rows of a warp at the same time, so that their loads are.
+  float squares[kNormRows] = {};
+#pragma unroll 2
+  for (int64_t column = int64_t{lane} * N; column < p.width; column += 32 * N) {
+    Pack<T, N> h[kNormRows];
 #pragma unroll
-      for (int k = 0; k < N; ++k) squares += to_float(h.value[k]) * to_float(h.value[k]);
+    for (int i = 0; i < kNormRows; ++i) {
+      const int64_t row = first_row + warp * kNormRows + i;
+      h[i] = load_pack<T, N>(x + (row < p.rows ? row : p.rows - 1) * p.width + column);
     }
-    const float rstd = rsqrtf(warp_sum(squares) / static_cast<float>(p.width) + p.eps);
-    if (lane == 0) {
-      factors[row] = rstd;
-      if (blockIdx.y == 0) p.rstd[first_row + row] = rstd;
+#pragma unroll
+    for (int i = 0; i < kNormRows; ++i) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) squares[i] += to_float(h[i].value[k]) * to_float(h[i].value[k]);
     }
+  }
+#pragma unroll
+  for (int i = 0; i < kNormRows; ++i) {
+    const int row = warp * kNormRows + i;
+    const float rstd = rsqrtf(warp_sum(squares[i]) / static_cast<float>(p.width) + p.eps);
+    if (lane > 0 || first_row + row >= p.rows) continue;
+    factors[row] = rstd;
+    if (blockIdx.y == 0) p.rstd[first_row + row] = rstd;
   }
   __syncthreads();
   Fp8Sizes<T> sizes;
@@ -68,23 +78,35 @@ __global__ void __launch_bounds__(kTileThreads) norm_kernel(const RmsNormFp8 p) 
        first_column += int64_t{gridDim.y} * kTileColumns) {
     Fp8Tile& tile = tiles[turn];
     turn ^= 1;
-    for_tile<T>(first_row, first_column, p.rows, p.width, [&](int row, int column) {
-      const int64_t at = (first_row + row) * p.width + first_column + column;
-      const Pack<T, N> h = load_pack<T, N>(x + at);
+    // All loads before the first store, behind which the compiler would not move them up.
+    Pack<T, N> in[kEach];
+    bool has[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int place = static_cast<int>(threadIdx.x) + i * kNormThreads;
+      const int64_t row = first_row + place / kPacks, column = first_column + place % kPacks * N;
+      has[i] = row < p.rows && column < p.width;
+      if (has[i]) in[i] = load_pack<T, N>(x + row * p.width + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (!has[i]) continue;
+      const int place = static_cast<int>(threadIdx.x) + i * kNormThreads, row = place / kPacks;
+      const int column = place % kPacks * N;
       float weight[N];
       load_floats<N>(p.weight + first_column + column, weight);
       Pack<T, N> y;
 #pragma unroll
-      for (int k = 0; k < N; ++k) y.value[k] = from_float<T>(to_float(h.value[k]) * factors[row] * weight[k]);
+      for (int k = 0; k < N; ++k) y.value[k] = from_float<T>(to_float(in[i].value[k]) * factors[row] * weight[k]);
       const Pack<uint8_t, N> out = sizes.quantize(y, scale);
-      store_pack(values + at, out);
+      store_pack(values + (first_row + row) * p.width + first_column + column, out);
       if (transposed != nullptr) tile.keep(row, column, out);
-    });
+    }
     if (transposed == nullptr) continue;
     __syncthreads();
-    tile.store_transposed<true>(transposed, first_row, first_column, p.rows, p.width);
+    tile.store_transposed<true, kNormThreads>(transposed, first_row, first_column, p.rows, p.width);
   }
-  raise_amax_by_block<kWarps>(p.slot, sizes.bits());
+  raise_amax_by_block<kNormWarps>(p.slot, sizes.bits());
 }
 
 template <typename T>
@@ -164,20 +186,22 @@ __global__ void __launch_bounds__(kTileThreads) qkv_gradient_kernel(const QkvGra
   const float scale = p.slot[0];
   Fp8Sizes<T> sizes;
   for_tile<T>(first_row, first_column, p.rows, columns, [&](int tile_row, int tile_column) {
-    const int64_t row = first_row + tile_row, sample = row / p.length;
+    const int64_t row = first_row + tile_row;
+    // 32-bit: a 64-bit division costs more than the pack's memory.
+    const uint32_t row32 = static_cast<uint32_t>(row), sample = row32 / static_cast<uint32_t>(p.length);
     const int column = static_cast<int>(first_column) + tile_column, head = column / p.head_dim;
     const int part = head < p.heads ? 0 : head < p.heads + p.kv_heads ? 1 : 2;
     const int head_of_part = head - (part == 0 ? 0 : p.heads + (part - 1) * p.kv_heads);
     const int at = column - head * p.head_dim;
     const T* from = static_cast<const T*>(p.grads[part]) + sample * p.batch_stride[part] +
-                    (row - sample * p.length) * p.row_stride[part] + head_of_part * p.head_stride[part];
+                    (row - int64_t{sample} * p.length) * p.row_stride[part] + head_of_part * p.head_stride[part];
     Pack<T, N> g = load_pack<T, N>(from + at);
     if (part < 2 && p.cos != nullptr) {
       const bool upper = at >= half;
       const int pair = upper ? at - half : at;
       const Pack<T, N> other = load_pack<T, N>(from + (upper ? pair : pair + half));
       float cos[N], sin[N];
-      const int64_t angle = row % p.table_rows * half + pair;
+      const int64_t angle = int64_t{row32 % static_cast<uint32_t>(p.table_rows)} * half + pair;
       load_floats<N>(p.cos + angle, cos);
       load_floats<N>(p.sin + angle, sin);
 #pragma unroll
@@ -213,7 +237,7 @@ cudaError_t launch(const RmsNormFp8& params, cudaStream_t stream) {
   const int64_t shares = std::clamp<int64_t>(kEnoughBlocks / down, 1, std::min<int64_t>(across, 65535));
   const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(shares));
   return by_element(params.element, [&](auto type) {
-    return start_early(&norm_kernel<TypeIn<decltype(type)>>, grid, kTileThreads, 0, stream, params);
+    return start_early(&norm_kernel<TypeIn<decltype(type)>>, grid, kNormThreads, 0, stream, params);
   });
 }
 

@@ -56,7 +56,7 @@ struct QkvGradientFp8 {
   void* transposed;  // the other way round, or null
   float* slot;
   int64_t rows, length, table_rows;
-  int heads, kv_heads, head_dim;  // head_dim a multiple of 16
+  int heads, kv_heads, head_dim;  // head_dim a multiple of 16; rows and columns below 2^31
   Element element;
   bool e5m2;
 };

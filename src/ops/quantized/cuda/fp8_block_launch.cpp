@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "ops/cuda/launcher.h"
 #include "ops/quantized/cuda/fp8_block.h"
 #include "ops/quantized/fp8_block_impl.h"
@@ -109,8 +111,8 @@ Fp8Two qkv_backward_cuda_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k,
   const c10::cuda::CUDAGuard guard(grad_q.device());
   const int64_t batch = grad_q.size(0), length = grad_q.size(1), head_dim = grad_q.size(3), rows = batch * length;
   const int64_t columns = (grad_q.size(2) + 2 * grad_k.size(2)) * head_dim;
-  if (!cuda::use_kernel(grad_q) || rows % 16 != 0 || head_dim % 16 != 0 || columns > INT32_MAX || !heads_fit(grad_q) ||
-      !heads_fit(grad_k) || !heads_fit(grad_v)) {
+  if (!cuda::use_kernel(grad_q) || rows % 16 != 0 || head_dim % 16 != 0 || std::max(rows, columns) > INT32_MAX ||
+      !heads_fit(grad_q) || !heads_fit(grad_k) || !heads_fit(grad_v)) {
     return composed::qkv_heads_backward_fp8(grad_q, grad_k, grad_v, cos, sin, slot, e5m2, transposed);
   }
   const at::Tensor values = empty8(grad_q, rows, columns, e5m2),

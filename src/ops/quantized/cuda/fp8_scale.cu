@@ -1,5 +1,6 @@
 #include "ops/quantized/cuda/fp8_scale.h"
 
+#include "ops/cuda/block_items.cuh"
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
@@ -22,18 +23,32 @@ __device__ inline void add_range(const T* from, int64_t begin, int64_t end, Fp8S
   }
 }
 
+// Elements from `begin` on, at most kBlockElements. wide: `from` is aligned to 16 bytes.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) raise_kernel(const RaiseFp8Amax p, bool wide) {
-  wait_for_earlier();
-  const auto* from = static_cast<const T*>(p.from);
-  const int64_t begin = int64_t{blockIdx.x} * kBlockElements;
-  const int64_t end = begin + kBlockElements < p.size ? begin + kBlockElements : p.size;
+__device__ inline void raise_block(const T* from, int64_t begin, int64_t size, bool wide, float* slot) {
+  const int64_t end = begin + kBlockElements < size ? begin + kBlockElements : size;
   constexpr int N = 16 / sizeof(T);
   Fp8Sizes<T> sizes;
   const int64_t packed = wide ? begin + (end - begin) / N * N : begin;
   if (wide) add_range<T, N>(from, begin, packed, sizes);
   add_range<T, 1>(from, packed, end, sizes);
-  raise_amax_by_block<kThreads / 32>(p.slot, sizes.bits());
+  raise_amax_by_block<kThreads / 32>(slot, sizes.bits());
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) raise_kernel(const RaiseFp8Amax p, bool wide) {
+  wait_for_earlier();
+  raise_block(static_cast<const T*>(p.from), int64_t{blockIdx.x} * kBlockElements, p.size, wide, p.slot);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) raise_many_kernel(const __grid_constant__ RaiseManyFp8Amax p) {
+  wait_for_earlier();
+  const int block = static_cast<int>(blockIdx.x), tensor = item_of_block(p, p.count, block);
+  const auto* from = static_cast<const T*>(p.from[tensor]);
+  const bool wide = reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  raise_block(from, int64_t{block - p.first_block[tensor]} * kBlockElements, p.size[tensor], wide,
+              p.slots + int64_t{tensor} * p.slot_pitch);
 }
 
 __global__ void scale_kernel(const ScaleFp8Now p) {
@@ -58,6 +73,22 @@ cudaError_t launch(const RaiseFp8Amax& params, cudaStream_t stream) {
     using T = TypeIn<decltype(type)>;
     return start_early(&raise_kernel<T>, static_cast<unsigned>(blocks), kThreads, 0, stream, params,
                        aligned16(params.from));
+  });
+}
+
+void RaiseManyFp8Amax::add(const void* tensor, int64_t elements) {
+  if (count == 0) first_block[0] = 0;
+  from[count] = tensor;
+  size[count] = elements;
+  first_block[count + 1] = first_block[count] + static_cast<int32_t>((elements + kBlockElements - 1) / kBlockElements);
+  ++count;
+}
+
+cudaError_t launch(const RaiseManyFp8Amax& params, cudaStream_t stream) {
+  if (params.count == 0 || params.first_block[params.count] == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>(params.first_block[params.count]);
+  return by_element(params.element, [&](auto type) {
+    return start_early(&raise_many_kernel<TypeIn<decltype(type)>>, blocks, kThreads, 0, stream, params);
   });
 }
 

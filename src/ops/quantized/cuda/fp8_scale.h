@@ -18,6 +18,23 @@ struct RaiseFp8Amax {
   Element element;
 };
 
+constexpr int kFp8MaxRaised = 128;
+
+// The same for tensors of one dtype, tensor i with row i of the slots.
+struct RaiseManyFp8Amax {
+  const void* from[kFp8MaxRaised];
+  int64_t size[kFp8MaxRaised];
+  int32_t
+      first_block[kFp8MaxRaised + 1];  // block b works on the tensor i with first_block[i] <= b < first_block[i + 1]
+  float* slots;
+  int32_t count, slot_pitch;
+  Element element;
+
+  // count is below kFp8MaxRaised. An empty tensor gets no block.
+  void add(const void* tensor, int64_t elements);
+};
+static_assert(sizeof(RaiseManyFp8Amax) <= 4096);
+
 // Of `now`, whose amax is set: the scale of that, or that of `slot` where it gives none; the format of `slot`; amax =
 // 0. Raises the amax of `slot`.
 struct ScaleFp8Now {
@@ -28,6 +45,7 @@ struct ScaleFp8Now {
 
 // Start one kernel on the stream and return the error of the launch; with nothing to do, start none.
 cudaError_t launch(const RaiseFp8Amax& params, cudaStream_t stream);
+cudaError_t launch(const RaiseManyFp8Amax& params, cudaStream_t stream);
 cudaError_t launch(const ScaleFp8Now& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda

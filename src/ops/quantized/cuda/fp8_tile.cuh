@@ -33,13 +33,13 @@ struct Fp8Tile {
 
   // Writes columns of the tile as rows of the matrix `to` (columns, rows), where the tile's first element is at
   // (first_column, first_row). With `kWhole`, rows and columns are multiples of 16 and `to` is aligned to that.
-  template <bool kWhole>
+  template <bool kWhole, int kThreads = kTileThreads>
   __device__ void store_transposed(uint8_t* to, int64_t first_row, int64_t first_column, int64_t rows,
                                    int64_t columns) const {
     constexpr int M = kWhole ? 16 : 1;  // rows of a thread at a time
     constexpr int kGroups = kTileRows / M;
-#pragma unroll(kWhole ? kTileColumns* kGroups / kTileThreads : 4)
-    for (int i = static_cast<int>(threadIdx.x); i < kTileColumns * kGroups; i += kTileThreads) {
+#pragma unroll(kWhole ? kTileColumns* kGroups / kThreads : 4)
+    for (int i = static_cast<int>(threadIdx.x); i < kTileColumns * kGroups; i += kThreads) {
       const int column = i / kGroups, row = i % kGroups * M;
       if (first_row + row >= rows || first_column + column >= columns) continue;
       Pack<uint8_t, M> out;
