@@ -21,6 +21,7 @@ import compare_causal  # noqa: E402
 import compare_lm  # noqa: E402
 import compare_official  # noqa: E402
 import compare_ranks  # noqa: E402
+import compare_titan  # noqa: E402
 import comparison  # noqa: E402
 import lm_quality  # noqa: E402
 import polychromic_quality  # noqa: E402
@@ -70,6 +71,25 @@ class Tables(unittest.TestCase):
         self.assertIn("**2.00**", text)
         self.assertIn("fails: `no \\| fp8`", text)
         self.assertIn("max-autotune | fails: `out of memory`", text)
+
+
+class Titan(unittest.TestCase):
+    LOG = ("\x1b[31mstep:  8  loss: 11.1  memory: 39.00GiB(27.9%)  tps: 5,000  mfu: 4%\x1b[0m\n"
+           "step: 16  loss: 10.2  memory: 40.25GiB(28.8%)  tps: 62,600  tflops: 500\n"
+           "step: 20  loss: 10.1  memory: 41.50GiB(29.7%)  tps: 62,000  tflops: 498\n")
+
+    def test_the_second_half_of_a_log_counts(self):
+        numbers = compare_titan.titan_numbers(self.LOG, 24)
+        self.assertEqual(numbers, dict(tokens_per_s=62300, reserved_bytes=int(41.5 * 2**30)))
+        self.assertEqual(compare_titan.titan_numbers("first\nModuleNotFoundError: torchtitan\n", 24)["error"],
+                         "no step in its log; its last line: ModuleNotFoundError: torchtitan")
+
+    def test_ratios_are_to_its_fp8(self):
+        turns = [dict(side=side, tokens_per_s=tokens, reserved_bytes=2**30) for side, tokens in
+                 (("torchtitan fp8", 60000), ("torchtitan fp8", 62000), ("hrm_train fp8", 73200))]
+        text = compare_titan.table(turns + [dict(side="torchtitan bf16", error="out of memory")])
+        self.assertIn("| hrm_train fp8 | 73,200 | 1.20 | 1.0 |", text)
+        self.assertNotIn("bf16", text)
 
 
 def at(work, ranks, batch, side, variant, ms, sync=False, sitting="1", **more):
