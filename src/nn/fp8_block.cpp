@@ -78,21 +78,16 @@ at::Tensor product(const ops::Fp8Pair& x, const Fp8Layer& layer, at::ScalarType 
   return ops::fp8_product(x.values, layer.weight().values, x.slot, layer.weight().slot, dtype, residual);
 }
 
-// The norm in front of a layer, and the product.
-struct Front {
-  ops::Fp8Normed normed;
-  at::Tensor y;  // (rows, out)
-};
-
-Front run_front(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale, double eps, const Layer& layer) {
+// The norm in front of a layer.
+ops::Fp8Normed run_norm(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale, double eps,
+                        const Layer& layer) {
   const Fp8Layer& fp8 = *layer.fp8;
   const bool trains = layer.master.requires_grad();
-  Front front;
-  front.normed = ops::weighted_rms_norm_fp8(as_matrix(x), scale.detach(), eps, fp8.x_slot(), trains, fp8.margin());
-  front.y = product(front.normed.y, fp8, x.scalar_type());
-  Backward::keep(ctx, "front", layer, front.normed.y.slot);
+  ops::Fp8Normed normed =
+      ops::weighted_rms_norm_fp8(as_matrix(x), scale.detach(), eps, fp8.x_slot(), trains, fp8.margin());
+  Backward::keep(ctx, "front", layer, normed.y.slot);
   ctx->saved_data["trains_norm"] = scale.requires_grad();
-  return front;
+  return normed;
 }
 
 // The gradients of x and of the norm's scale, given that of the layer's result in 8 bits, and that of x by way of the
@@ -112,11 +107,12 @@ std::tuple<at::Tensor, at::Tensor> front_backward(AutogradContext* ctx, const op
 struct NormedLinear : torch::autograd::Function<NormedLinear> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale,
                                const at::Tensor& /*master*/, const Layer& layer, double eps) {
-    const Front front = run_front(ctx, x, scale, eps, layer);
-    ctx->save_for_backward({x, scale, front.normed.rstd, front.normed.y.transposed});
+    const ops::Fp8Normed normed = run_norm(ctx, x, scale, eps, layer);
+    ctx->save_for_backward({x, scale, normed.rstd, normed.y.transposed});
+    const at::Tensor y = product(normed.y, *layer.fp8, x.scalar_type());
     std::vector<int64_t> sizes = x.sizes().vec();
-    sizes.back() = front.y.size(1);
-    return {front.y.view(sizes), x.detach()};
+    sizes.back() = y.size(1);
+    return {y.view(sizes), x.detach()};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -132,9 +128,10 @@ struct QkvHeads : torch::autograd::Function<QkvHeads> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale,
                                const at::Tensor& /*master*/, const Layer& layer, double eps, const ops::QkvSizes& sizes,
                                const ops::QkvHeadOptions& options) {
-    const Front front = run_front(ctx, x, scale, eps, layer);
-    ctx->save_for_backward({x, scale, front.normed.rstd, front.normed.y.transposed, options.cos, options.sin});
-    const ops::QkvHeads heads = ops::qkv_heads_(front.y.view({x.size(0), x.size(1), -1}), sizes, options);
+    const ops::Fp8Normed normed = run_norm(ctx, x, scale, eps, layer);
+    ctx->save_for_backward({x, scale, normed.rstd, normed.y.transposed, options.cos, options.sin});
+    const at::Tensor qkv = product(normed.y, *layer.fp8, x.scalar_type());
+    const ops::QkvHeads heads = ops::qkv_heads_(qkv.view({x.size(0), x.size(1), -1}), sizes, options);
     return {heads.q, heads.k, heads.v, x.detach()};
   }
 
@@ -156,12 +153,13 @@ struct SwigluAdd : torch::autograd::Function<SwigluAdd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale,
                             const at::Tensor& /*gate_up_master*/, const at::Tensor& /*down_master*/,
                             const Layer& gate_up_proj, const Layer& down_proj, double eps) {
-    const Front front = run_front(ctx, x, scale, eps, gate_up_proj);
+    const ops::Fp8Normed normed = run_norm(ctx, x, scale, eps, gate_up_proj);
     const Fp8Layer& down = *down_proj.fp8;
-    const ops::Fp8Pair act = ops::swiglu_fp8(front.y, down.x_slot(), down.margin());
-    Backward::keep(ctx, "down", down_proj, act.slot);
-    ctx->save_for_backward({x, scale, front.normed.rstd, front.normed.y.transposed, front.y});
-    return product(act, down, x.scalar_type(), as_matrix(x)).view(x.sizes());
+    const ops::Fp8Swiglu gates =
+        ops::fp8_linear_swiglu(normed.y, gate_up_proj.fp8->weight(), down.x_slot(), x.scalar_type(), down.margin());
+    Backward::keep(ctx, "down", down_proj, gates.act.slot);
+    ctx->save_for_backward({x, scale, normed.rstd, normed.y.transposed, gates.gate_up});
+    return product(gates.act, down, x.scalar_type(), as_matrix(x)).view(x.sizes());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {

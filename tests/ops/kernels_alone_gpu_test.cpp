@@ -109,6 +109,7 @@ TEST(KernelsAloneGpu, Fp8Block) {
     const at::Tensor angle = normal({rows / 2, 24}, 4, at::kFloat, at::kCUDA);
     const at::Tensor slot = wide_slot(32, false, at::kCUDA), grad_slot = wide_slot(256, true, at::kCUDA);
     const at::Tensor weight = at::ones({272}, at::device(at::kCUDA));
+    const at::Tensor weight8 = normal({256, 272}, 5, at::kFloat, at::kCUDA).to(at::kFloat8_e4m3fn);
     const auto bytes = [](const Fp8Pair& pair, Tensors& into) {
       into.push_back(pair.values.view(at::kByte));
       if (pair.transposed.defined()) into.push_back(pair.transposed.view(at::kByte));
@@ -124,6 +125,10 @@ TEST(KernelsAloneGpu, Fp8Block) {
       out.push_back(gates.act_transposed.view(at::kByte));
       bytes(qkv_heads_backward_fp8(q, q, q, angle.cos(), angle.sin(), grad_slot, true, true), out);
       bytes(fp8_pair(x, grad_slot, true, true, 0), out);
+      const Fp8Swiglu whole =
+          fp8_linear_swiglu({normed.y.values, {}, slot}, {weight8, {}, slot}, slot, at::kBFloat16);  // 2 x 128 wide
+      bytes(whole.act, out);
+      out.push_back(whole.gate_up);
       return out;
     };
     expect_same_each_time(run, kTimes, cat("rows ", rows));

@@ -211,6 +211,9 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     between();
     const Fp8Normed second = weighted_rms_norm_fp8(h, ones, kEps, slot(1), true);
     between();
+    const Fp8Copies gate_up_weight{weights[1].values, weights[1].transposed, weights[1].slot};
+    const Fp8Swiglu whole = fp8_linear_swiglu(second.y, gate_up_weight, slot(2), dtype);
+    between();
     const at::Tensor gate_up = fp8_product(second.y.values, weights[1].values, slot(1), weights[1].slot, dtype);
     between();
     const Fp8Pair act = swiglu_fp8(gate_up, slot(2));

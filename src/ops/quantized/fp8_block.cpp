@@ -39,6 +39,19 @@ void check_weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, 
   check_wide_slot(kOp, "slot", slot, x);
 }
 
+void check_fp8_linear_swiglu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
+                             const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
+  constexpr const char* kOp = "hrm::fp8_linear_swiglu";
+  check_fp8_product(kOp, x, weight, x_slot, weight_slot);
+  TORCH_CHECK(
+      weight.size(0) % 2 == 0 && x.scalar_type() == at::kFloat8_e4m3fn && weight.scalar_type() == at::kFloat8_e4m3fn,
+      kOp, ": x and weight must be e4m3, and weight have an even number of rows, got ", x.scalar_type(), " ", x.sizes(),
+      " and ", weight.scalar_type(), " ", weight.sizes());
+  TORCH_CHECK(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf, kOp,
+              ": dtype must be float32, bfloat16 or float16, got ", dtype, " (x has shape ", x.sizes(), ")");
+  check_wide_slot(kOp, "act_slot", act_slot, x);
+}
+
 void check_swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot) {
   constexpr const char* kOp = "hrm::swiglu_fp8";
   check_matrix(kOp, "gate_up", gate_up);
@@ -71,6 +84,12 @@ Fp8Three weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, do
   const auto [y, rstd] = weighted_rms_norm_forward(x, weight, eps);
   const auto [values, across] = quantize_fp8_pair(y, slot, /*e5m2=*/false, /*values=*/true, transposed);
   return {values, across, rstd};
+}
+
+Fp8Two fp8_linear_swiglu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
+                         const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
+  const at::Tensor gate_up = fp8_product(x, weight, x_slot, weight_slot, dtype);
+  return {ops::swiglu_fp8(gate_up, act_slot).values, gate_up};
 }
 
 at::Tensor swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot) {
@@ -115,6 +134,19 @@ Fp8Normed weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, d
   return {{values, across, slot}, rstd};
 }
 
+Fp8Swiglu fp8_linear_swiglu(const Fp8Pair& x, const Fp8Copies& weight, const at::Tensor& act_slot, at::ScalarType dtype,
+                            std::optional<double> margin) {
+  if (margin) {
+    const at::Tensor gate_up = fp8_product(x.values, weight.values, x.slot, weight.slot, dtype);
+    return {swiglu_fp8(gate_up, act_slot, margin), gate_up};
+  }
+  static const Op<Fp8Two(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                         at::ScalarType)>
+      op("hrm::fp8_linear_swiglu");
+  const auto [act, gate_up] = op(x.values, weight.values, x.slot, weight.slot, act_slot, dtype);
+  return {{act, {}, act_slot}, gate_up};
+}
+
 Fp8Pair swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot, std::optional<double> margin) {
   if (margin) return fp8_pair(swiglu(gate_up), slot, /*e5m2=*/false, /*transposed=*/false, margin);
   static const Op<at::Tensor(const at::Tensor&, const at::Tensor&)> op("hrm::swiglu_fp8");
@@ -154,6 +186,12 @@ Fp8Three norm_cpu(const at::Tensor& x, const at::Tensor& weight, double eps, con
   return composed::weighted_rms_norm_fp8(x, weight, eps, slot, transposed);
 }
 
+Fp8Two linear_swiglu_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
+                         const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
+  check_fp8_linear_swiglu(x, weight, x_slot, weight_slot, act_slot, dtype);
+  return composed::fp8_linear_swiglu(x, weight, x_slot, weight_slot, act_slot, dtype);
+}
+
 at::Tensor swiglu_cpu(const at::Tensor& gate_up, const at::Tensor& slot) {
   check_swiglu_fp8(gate_up, slot);
   return composed::swiglu_fp8(gate_up, slot);
@@ -178,6 +216,9 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "weighted_rms_norm_fp8(Tensor x, Tensor weight, float eps, Tensor(a!) slot, bool transposed) -> (Tensor, "
       "Tensor, Tensor)");
+  m.def(
+      "fp8_linear_swiglu(Tensor x, Tensor weight, Tensor x_slot, Tensor weight_slot, Tensor(a!) act_slot, "
+      "ScalarType dtype) -> (Tensor, Tensor)");
   m.def("swiglu_fp8(Tensor gate_up, Tensor(a!) slot) -> Tensor");
   m.def(
       "swiglu_backward_fp8(Tensor grad_act, Tensor gate_up, Tensor(a!) slot, bool e5m2, Tensor act_slot, "
@@ -189,13 +230,15 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("weighted_rms_norm_fp8", &norm_cpu);
+  m.impl("fp8_linear_swiglu", &linear_swiglu_cpu);
   m.impl("swiglu_fp8", &swiglu_cpu);
   m.impl("swiglu_backward_fp8", &swiglu_backward_cpu);
   m.impl("qkv_heads_backward_fp8", &qkv_backward_cpu);
 }
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
-  for (const char* op : {"weighted_rms_norm_fp8", "swiglu_fp8", "swiglu_backward_fp8", "qkv_heads_backward_fp8"}) {
+  for (const char* op :
+       {"weighted_rms_norm_fp8", "fp8_linear_swiglu", "swiglu_fp8", "swiglu_backward_fp8", "qkv_heads_backward_fp8"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -178,6 +178,11 @@ BenchCall swiglu_fp8(const BenchShape& s, at::Device device, at::ScalarType dtyp
   return {{gates_of(s, device, dtype), in.slot}};
 }
 
+BenchCall fp8_linear_swiglu(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  return {{in.x8, in.weight, in.slot, in.slot, in.slot, dtype}, product_flops(in.x.size(0), s.width, 2 * s.inner)};
+}
+
 BenchCall swiglu_backward_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
   const at::Tensor gates = gates_of(s, device, dtype);
@@ -230,6 +235,7 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::fp8_linear", fp8_linear},
       {"hrm::quantize_fp8_weights_", quantize_fp8_weights},
       {"hrm::weighted_rms_norm_fp8", weighted_rms_norm_fp8},
+      {"hrm::fp8_linear_swiglu", fp8_linear_swiglu},
       {"hrm::swiglu_fp8", swiglu_fp8},
       {"hrm::swiglu_backward_fp8", swiglu_backward_fp8},
       {"hrm::qkv_heads_backward_fp8", qkv_heads_backward_fp8},

@@ -80,6 +80,21 @@ inline void check_swiglu_fp8(int64_t rows, int64_t width, at::ScalarType dtype, 
   expect_pair({current.values, {}, slot}, act, current.slot, false, what + ", current");
 }
 
+// The product with its gate: what the product and the gate give, to a rounding of the product.
+inline void check_linear_swiglu(int64_t rows, int64_t in, int64_t width, at::ScalarType dtype, at::Device device) {
+  const std::string what = cat("product with a gate, ", dtype, " ", rows, " x ", in, " -> 2 x ", width);
+  const Fp8LinearCase c = make_fp8_linear(rows, in, 2 * width, dtype, true, device);
+  const auto x8 = std::get<0>(quantize_fp8_pair(c.x, c.x_slot, false, true, false));
+  const at::Tensor slot = wide_slot(64, false, device);
+  const Fp8Swiglu ours = fp8_linear_swiglu({x8, {}, c.x_slot}, c.weight, slot, dtype);
+  ASSERT_EQ(ours.gate_up.scalar_type(), dtype) << what;
+  expect_product(ours.gate_up, exact_fp8_linear(c).y, in > 2048 ? 0 : in, what);
+  expect_pair(ours.act, swiglu(ours.gate_up), slot, false, what);
+  EXPECT_EQ(ours.act.slot.data_ptr(), slot.data_ptr()) << what;
+  const Fp8Swiglu now = fp8_linear_swiglu({x8, {}, c.x_slot}, c.weight, slot, dtype, 0);
+  expect_pair({now.act.values, {}, slot}, swiglu(now.gate_up), now.act.slot, false, what + ", current");
+}
+
 // strided: gradients as attention gives them, (B, H, T, hd) transposed.
 inline void check_qkv_gradient_fp8(int64_t batch, int64_t length, const QkvSizes& sizes, at::ScalarType dtype,
                                    bool e5m2, bool rotated, bool strided, at::Device device) {

@@ -25,6 +25,10 @@ TEST(Fp8BlockGpu, PartsAreTheirOpsAndThenQuantised) {
         check_qkv_gradient_fp8(3, 5, {3, 1, 6}, dtype, flag, rotated, flag, at::kCUDA);
       }
     }
+    for (const auto& [rows, in, width] : {std::tuple{48, 96, 48}, std::tuple{1040, 768, 256}, std::tuple{16, 16, 128},
+                                          std::tuple{4096, 768, 2048}, std::tuple{304, 4096, 256}}) {
+      check_linear_swiglu(rows, in, width, dtype, at::kCUDA);
+    }
     check_fp8_residual(48, 96, 64, dtype, at::kCUDA);
     check_fp8_residual(1040, 768, 256, dtype, at::kCUDA);
     check_fp8_residual(512, 4096, 256, dtype, at::kCUDA);

@@ -8,8 +8,10 @@
 #include <algorithm>
 
 #include "ops/cuda/launcher.h"
+#include "ops/linear/cuda/sm90/linear_fp8.h"
 #include "ops/quantized/cuda/fp8_block.h"
 #include "ops/quantized/fp8_block_impl.h"
+#include "ops/quantized/fp8_linear_impl.h"
 
 namespace hrm::ops {
 namespace {
@@ -49,6 +51,35 @@ Fp8Three norm_cuda(const at::Tensor& x, const at::Tensor& weight, double eps, co
   params.element = cuda::element_of(x);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
   return {values, across, rstd};
+}
+
+Fp8Two linear_swiglu_cuda_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
+                              const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
+  check_fp8_linear_swiglu(x, weight, x_slot, weight_slot, act_slot, dtype);
+  const c10::cuda::CUDAGuard guard(x.device());
+  const auto compose = [&] { return composed::fp8_linear_swiglu(x, weight, x_slot, weight_slot, act_slot, dtype); };
+  // The kernel leaves its sums in the tensor cores.
+  if (backend() != Backend::fused || dtype == at::kFloat || x.numel() == 0 || x.size(1) > kFp8FastTerms) {
+    return compose();
+  }
+  const at::Tensor rows = cuda::aligned_rows(x), weight_rows = cuda::aligned_rows(weight);
+  cuda::sm90::LinearSwigluFp8 params{};
+  params.x = rows.const_data_ptr();
+  params.weight = weight_rows.const_data_ptr();
+  params.x_slot = x_slot.const_data_ptr<float>();
+  params.weight_slot = weight_slot.const_data_ptr<float>();
+  params.act_slot = act_slot.mutable_data_ptr<float>();
+  params.rows = x.size(0);
+  params.width = weight.size(0) / 2;
+  params.inner = x.size(1);
+  params.element = cuda::element_of(dtype);
+  if (!cuda::sm90::fits(params)) return compose();
+  const at::Tensor act = empty8(x, params.rows, params.width);
+  const at::Tensor gate_up = at::empty({params.rows, 2 * params.width}, x.options().dtype(dtype));
+  params.act = data_of(act);
+  params.gate_up = data_of(gate_up);
+  C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return {act, gate_up};
 }
 
 at::Tensor swiglu_cuda_fp8(const at::Tensor& gate_up, const at::Tensor& slot) {
@@ -151,6 +182,7 @@ Fp8Two qkv_backward_cuda_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k,
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("weighted_rms_norm_fp8", &norm_cuda);
+  m.impl("fp8_linear_swiglu", &linear_swiglu_cuda_fp8);
   m.impl("swiglu_fp8", &swiglu_cuda_fp8);
   m.impl("swiglu_backward_fp8", &swiglu_backward_cuda_fp8);
   m.impl("qkv_heads_backward_fp8", &qkv_backward_cuda_fp8);

@@ -42,7 +42,8 @@ struct LinearSwigluFp8 {
   const float* x_slot;
   const float* weight_slot;
   float* act_slot;
-  void* act;  // (rows, width), e4m3
+  void* act;      // (rows, width), e4m3
+  void* gate_up;  // (rows, 2 * width) of `element`, the products, or null: not kept
   int64_t rows;
   int64_t width;
   int64_t inner;

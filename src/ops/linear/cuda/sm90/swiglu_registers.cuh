@@ -30,7 +30,8 @@
 namespace hrm::ops::cuda::sm90 {
 
 struct SwigluRegisters {
-  void* act;  // (rows, width): e4m3 if the operands are, otherwise of their type
+  void* act;      // (rows, width): e4m3 if the operands are, otherwise of their type
+  void* gate_up;  // (rows, 2 width) of kRounded, with kKeeps
   int64_t rows;
   int64_t width;
   int blocks_k;       // 128 bytes of K each; what is loaded beyond K is zero
@@ -74,13 +75,14 @@ __device__ inline uint32_t gated_pair(uint32_t gate, uint32_t up) {
 }
 
 // kOperand: type of A and W. kRounded: bf16 or f16, that to which products are rounded. kGrouped: see TileGroups.
-template <Input kOperand, Input kRounded, int kStages, int kLag, bool kGrouped>
+// kKeeps, of e4m3 operands: the products are written, too, and silu has the bits of ops/linear/cuda/swiglu.cu.
+template <Input kOperand, Input kRounded, int kStages, int kLag, bool kGrouped, bool kKeeps>
 __global__ void __launch_bounds__(kSwigluThreads, 1)
     swiglu_registers_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                             const SwigluRegisters p) {
 #if HRM_SM90A
   constexpr bool k8 = kOperand == Input::e4m3;
-  static_assert(k8 || kOperand == kRounded);
+  static_assert(k8 || (kOperand == kRounded && !kKeeps));
   static_assert(kStages >= 2 && kLag >= 0 && kLag <= kStages);
   constexpr int kRun = kSwigluRun<kOperand>, kRuns = 32 / kRun;
   constexpr int kBlockK = k8 ? 128 : 64;
@@ -184,9 +186,11 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
       const int64_t row = first_row + 8 * half;
       const bool exists = row < p.rows;
       uint8_t* to = static_cast<uint8_t*>(p.act) + (row * p.width + column) * (k8 ? 1 : 2);
+      uint8_t* const kept = static_cast<uint8_t*>(p.gate_up) + (row * 2 * p.width + column) * 2;
 #pragma unroll
       for (int s = 0; s < kRuns; ++s) {
         uint32_t pairs[kRun / 2];
+        [[maybe_unused]] uint32_t gates[4], ups[4];
 #pragma unroll
         for (int i = 0; i < kRun; i += 2) {
           const int of = 4 * (kRun * s + i) + 2 * half;
@@ -198,7 +202,16 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
             gate = round_pair<kRounded>(d[of], d[of + 4]);
             up = round_pair<kRounded>(d[of + 1], d[of + 5]);
           }
-          pairs[i / 2] = gated_pair<kRounded, k8>(gate, up);
+          pairs[i / 2] = gated_pair < kRounded, k8 && !kKeeps > (gate, up);
+          if constexpr (kKeeps) {
+            gates[i / 2 % 4] = gate;
+            ups[i / 2 % 4] = up;
+            if (i % 8 == 6 && exists) {
+              uint8_t* const at_run = kept + 128 * s + 2 * (i - 6);
+              store_16(at_run, {gates[0], gates[1], gates[2], gates[3]});
+              store_16(at_run + 2 * p.width, {ups[0], ups[1], ups[2], ups[3]});
+            }
+          }
         }
         uint4 out;
         if constexpr (k8) {
@@ -224,9 +237,10 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
 
 // Queues the kernel. width a multiple of 128; inner of 16 bytes. Slots only for e4m3. `experts` weights with kGrouped.
 template <Input kOperand, Input kRounded, int kStages = 4, int kLag = kOperand == Input::e4m3 ? 3 : 2,
-          bool kGrouped = false, class Params>
+          bool kGrouped = false, bool kKeeps = false, class Params>
 cudaError_t start_swiglu_registers(const Params& p, const float* x_slot, const float* weight_slot, float* act_slot,
-                                   cudaStream_t stream, const TileGroups& groups = {}, int64_t experts = 1) {
+                                   cudaStream_t stream, const TileGroups& groups = {}, int64_t experts = 1,
+                                   void* gate_up = nullptr) {
   constexpr MapElement kElement = kOperand == Input::e4m3 ? MapElement::bits8 : MapElement::bits16;
   constexpr int kBytes = bytes_of(kElement), kBlockK = 128 / kBytes, kRun = kSwigluRun<kOperand>;
   const int64_t stride = kBytes * p.inner;
@@ -243,6 +257,7 @@ cudaError_t start_swiglu_registers(const Params& p, const float* x_slot, const f
   if (error != cudaSuccess) return error;
   SwigluRegisters params{};
   params.act = p.act;
+  params.gate_up = gate_up;
   params.rows = p.rows;
   params.width = p.width;
   params.blocks_k = static_cast<int>((p.inner + kBlockK - 1) / kBlockK);
@@ -253,7 +268,7 @@ cudaError_t start_swiglu_registers(const Params& p, const float* x_slot, const f
   params.groups = groups;
   const int64_t tiles = (p.rows + 127) / 128 * params.slices;
   const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
-  return start(swiglu_registers_kernel<kOperand, kRounded, kStages, kLag, kGrouped>, blocks, kSwigluThreads,
+  return start(swiglu_registers_kernel<kOperand, kRounded, kStages, kLag, kGrouped, kKeeps>, blocks, kSwigluThreads,
                swiglu_registers_shared_bytes(kStages), 1, stream, map_a, map_w, params);
 }
 
