@@ -29,7 +29,7 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
     TORCH_CHECK(!at::GradMode::is_enabled(), "a frozen layer has no second derivative");
     const FrozenWeight weight = FrozenWeight::from_ivalue(ctx->saved_data["weight"]);
     variable_list result(3);
-    if (ctx->saved_data["needs_x"].toBool()) result[0] = ops::linear_grad_x(grads[0], weight.read());
+    if (ctx->saved_data["needs_x"].toBool()) result[0] = weight.grad_x(grads[0]);
     if (ctx->saved_data["has_residual"].toBool()) result[1] = grads[0];
     return result;
   }
@@ -45,21 +45,27 @@ const at::Tensor& FrozenWeight::read() const {
 
 at::Tensor FrozenWeight::product(const at::Tensor& x, const std::optional<at::Tensor>& residual) const {
   const at::NoGradGuard no_grad;
-  if (weight8.defined()) return ops::linear_weight8(x, weight8, residual, weight);
+  if (weight8.defined()) return ops::linear_weight8(x, weight8, residual, weight, fp8_products);
   const at::Tensor& w = read();
   return residual ? ops::linear_add(x, w, w, *residual) : ops::linear(x, w, w);
+}
+
+at::Tensor FrozenWeight::grad_x(const at::Tensor& grad) const {
+  if (weight8.defined()) return ops::linear_weight8_grad_x(grad, weight8, weight, fp8_products);
+  return ops::linear_grad_x(grad, read());
 }
 
 c10::IValue FrozenWeight::to_ivalue() const {
   std::vector<at::Tensor> tensors{weight};
   if (nf4.defined()) tensors.insert(tensors.end(), {nf4.codes, nf4.absmax, nf4.scales, nf4.offset});
   if (weight8.defined()) tensors.insert(tensors.end(), {weight8.values, weight8.scales});
-  return tensors;
+  return c10::ivalue::Tuple::create(tensors, fp8_products);
 }
 
 FrozenWeight FrozenWeight::from_ivalue(const c10::IValue& value) {
-  const std::vector<at::Tensor> tensors = value.toTensorVector();
-  FrozenWeight out{.weight = tensors[0]};
+  const auto parts = value.toTuple();
+  const std::vector<at::Tensor> tensors = parts->elements()[0].toTensorVector();
+  FrozenWeight out{.weight = tensors[0], .fp8_products = parts->elements()[1].toBool()};
   if (tensors.size() == 3) {
     out.weight8 = {.values = tensors[1], .scales = tensors[2]};
   } else if (tensors.size() > 3) {
@@ -97,6 +103,10 @@ void share_quantized_workspace(const torch::nn::Module& model, at::ScalarType co
     const at::Tensor& weight = layer.linear->weight();
     layer.linear->set_workspace(workspace.narrow(0, 0, weight.numel()).view(weight.sizes()));
   }
+}
+
+void set_fp8_products(const torch::nn::Module& model, bool on) {
+  for (const QuantizedLayer& layer : quantized_layers(model)) layer.linear->set_fp8_products(on);
 }
 
 QuantizedMemory quantized_memory(const torch::nn::Module& model) {

@@ -90,8 +90,7 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     }
     variable_list result(8);
     if (ctx->saved_data["needs_x"].toBool()) {
-      const at::Tensor grad_x =
-          ops::linear_grad_x(grads[0], FrozenWeight::from_ivalue(ctx->saved_data["weight"]).read());
+      const at::Tensor grad_x = FrozenWeight::from_ivalue(ctx->saved_data["weight"]).grad_x(grads[0]);
       if (p > 0) {
         ops::dropout_add_(grad_x, ops::linear_grad_x(grad_u, A).view(grad_x.sizes()), step, p, seed);
       } else {

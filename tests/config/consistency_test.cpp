@@ -285,6 +285,10 @@ std::string polychromic_fault(const std::vector<std::string>& overrides, const s
 TEST(Validate, WhatWasAskedForAndHasNoEffectIsRefused) {
   const std::vector<Case> cases = {
       {{"lora.r=0", "lora.alpha=32"}, "lora.alpha = 32.0 (command line) has no effect, for lora.r = 0", {"lora.r=8"}},
+      {{"hf.quantize=int8", "hf.fp8_products=false"},
+       "hf.fp8_products = false (command line) has no effect, for hf.quantize = \"int8\"",
+       {"hf.quantize=fp8"}},
+      {{"hf.fp8_products=false"}, "hf.fp8_products = false", {"hf.quantize=fp8"}},
       {{"lora.r=0", "lora.dropout=0.1"}, "lora.dropout = 0.1", {"lora.r=8"}},
       {{"lora.r=0", "lora.rslora=true"}, "lora.rslora = true", {"lora.rslora=false"}},
       {{"lora.r=0", "lora.targets=q_proj"}, "lora.targets = ", {"lora.r=8"}},

@@ -112,6 +112,24 @@ TEST_P(QuantizedWeight, IsItsDequantisedWeightsInBothPasses) {
   }
 }
 
+// The choice of 8-bit products travels with the weight, also to the backward pass, and only e4m3 weights have it.
+TEST(FrozenWeight, KeepsTheChoiceOfProducts) {
+  for (const WeightFormat format : kFormats) {
+    AdaptedFrozen held(format, {"a"}, at::kFloat);
+    const Linear& layer = *held.model->first;
+    EXPECT_FALSE(layer.frozen_weight().fp8_products) << name(format);
+    for (const bool on : {true, false}) {
+      set_fp8_products(*held.model, on);
+      const FrozenWeight weight = layer.frozen_weight(), back = FrozenWeight::from_ivalue(weight.to_ivalue());
+      EXPECT_EQ(weight.fp8_products, on && format == WeightFormat::fp8) << name(format);
+      EXPECT_EQ(back.fp8_products, weight.fp8_products) << name(format);
+      EXPECT_EQ(back.weight.data_ptr(), weight.weight.data_ptr());
+      const at::Tensor grad = numbers({3, 40}, 7);
+      expect_same(back.grad_x(grad), at::matmul(grad, layer.dequantized(at::kFloat)), name(format));
+    }
+  }
+}
+
 // Where nothing below needs a gradient, no product is done for one, and none is asked for.
 TEST(FrozenWeight, InputsWithoutGradient) {
   AdaptedFrozen held(WeightFormat::nf4, {"d"}, at::kFloat), plain(WeightFormat::f32, {"d"}, at::kFloat);

@@ -3,6 +3,7 @@
 #include "hrm/ops/attention.h"
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/fp8_block.h"
+#include "hrm/ops/fp8_rows.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/mlp_mix.h"
 #include "ops/adapters/lora_cases.h"
@@ -132,6 +133,24 @@ TEST(KernelsAloneGpu, Fp8Block) {
       return out;
     };
     expect_same_each_time(run, kTimes, cat("rows ", rows));
+  }
+}
+
+// Rows in registers and rows that are read twice; tiles whose edges are beyond the matrix.
+TEST(KernelsAloneGpu, Fp8Rows) {
+  HRM_NEEDS_GPU();
+  for (const int64_t width : {48, 1040, 12288, 1033}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor x = normal({300, width}, 1, dtype, at::kCUDA),
+                       factors = normal({width}, 2, at::kFloat, at::kCUDA);
+      const auto run = [&] {
+        const auto [values, scales] = quantize_fp8_rows(x, factors);
+        const at::Tensor transposed = at::empty({width, 288}, values.options()), ones = at::empty_like(factors);
+        transpose_fp8_(transposed, ones, values.narrow(0, 0, 288));
+        return Tensors{values.view(at::kByte), scales, transposed.view(at::kByte), ones};
+      };
+      expect_same_each_time(run, kTimes, cat(dtype, " of ", width));
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include "hrm/ops/embed_tokens.h"
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/fp8_block.h"
+#include "hrm/ops/fp8_rows.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_rms_norm.h"
 #include "hrm/ops/linear_swiglu.h"
@@ -437,6 +438,44 @@ TEST(ProgrammaticLaunchGpu, Weights8) {
       for (const int64_t rows : {1, 12, 32}) {
         expect_order(chain, {rows, kWidth}, dtype, cat(format, " ", dtype, " rows ", rows), 10);
       }
+    }
+  }
+}
+
+// Products of many rows with 8-bit weights, forward and backward, with one workspace for all transposed weights.
+TEST(ProgrammaticLaunchGpu, Weights8ByRows) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const Block block = make_block(dtype);
+    const Weight8 gate_up = quantize_weight8(block.gate_up, at::kFloat8_e4m3fn),
+                  down = quantize_weight8(block.down, at::kFloat8_e4m3fn);
+    const at::Tensor workspace = at::empty({2 * kInner * kWidth}, at::device(at::kCUDA).dtype(dtype));
+    const auto room = [=](const Weight8& weight) {
+      return workspace.narrow(0, 0, weight.values.numel()).view(weight.values.sizes());
+    };
+    at::cuda::device_synchronize();
+    const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+      const int64_t rows = x.size(0);
+      const at::Tensor gates = linear_weight8(x, gate_up, {}, room(gate_up), true);
+      between();
+      const at::Tensor act = swiglu(gates);
+      between();
+      const at::Tensor y = linear_weight8(act, down, x, room(down), true);
+      between();
+      const at::Tensor grad_act = linear_weight8_grad_x(y, down, room(down), true);
+      between();
+      const at::Tensor grad = linear_weight8_grad_x(gates, gate_up, room(gate_up), true);
+      between();
+      const auto [values, scales] = quantize_fp8_rows(grad, at::ones({kWidth}, gate_up.scales.options()));
+      between();
+      const at::Tensor transposed = at::empty({kWidth, rows}, values.options()),
+                       ones = at::empty({kWidth}, scales.options());
+      transpose_fp8_(transposed, ones, values);
+      between();
+      return {y, grad_act, grad, values.view(at::kByte), scales, transposed.view(at::kByte), ones};
+    };
+    for (const int64_t rows : {48, 1040}) {
+      expect_order(chain, {rows, kWidth}, dtype, cat(dtype, " rows ", rows), 10);
     }
   }
 }

@@ -58,6 +58,7 @@ struct HfConfig {
   HfWeights weights = HfWeights::load;
   std::string tokenizer = "";
   Quantization quantize = Quantization::none;
+  bool fp8_products = true;
   int64_t positions = 0;
   bool recompute = false;
 
@@ -76,6 +77,11 @@ struct HfConfig {
       "how the frozen weights of the blocks' linear layers are stored: none = in the compute dtype; nf4 = as 4-bit "
       "NormalFloat with double quantisation (QLoRA), in a quarter of the memory but slower; fp8 = as e4m3, int8 = as "
       "integers, both with a scale for each output and in half of the memory. Training needs lora.r above 0 with them");
+    f("fp8_products", &HfConfig::fp8_products, Flag{}, "",
+      "multiply more than 32 rows with e4m3 weights in 8 bits, in both passes: activations and gradients are quantised "
+      "with a scale for each row. GPUs of compute capability 9.0 or later do so for bf16 and fp16 if rows and both "
+      "sizes of the weight are multiples of 16; other products, and the CPU, dequantise the weight",
+      Resume::free, ReadWhen{"hf.quantize", {"fp8"}, "has no weights in e4m3", "set hf.quantize to fp8"});
     f("positions", &HfConfig::positions, IntRange{0, 1 << 20}, "tokens",
       "longest row that the model can hold, prompt and completion together; 0 = chat.max_length, or the prompt's part "
       "of it plus polychromic.max_generation_length");

@@ -24,13 +24,17 @@ struct FrozenWeight {
   at::Tensor weight;
   ops::Nf4Tensor nf4 = {};    // undefined unless the weight is NF4
   ops::Weight8 weight8 = {};  // undefined unless the weight is in 8 bits
+  bool fp8_products = false;  // as in ops::linear_weight8
 
   // The weight for a GEMM. A quantised weight is dequantised into the workspace and stays valid only until the next
   // read() of any layer of the model. Launch the GEMM at once and on the same stream.
   const at::Tensor& read() const;
 
-  // x weight^T (+ residual), without a gradient. A few rows read a weight in 8 bits as it is (ops::linear_weight8).
+  // x weight^T (+ residual), without a gradient. A few rows read a weight in 8 bits as it is, and with fp8_products
+  // many rows are multiplied in 8 bits where the device can (ops::linear_weight8).
   at::Tensor product(const at::Tensor& x, const std::optional<at::Tensor>& residual) const;
+  // grad weight, the gradient of product() to x.
+  at::Tensor grad_x(const at::Tensor& grad) const;
 
   // For autograd nodes, which then keep the stored form and the workspace but no dequantised copy. The workspace must
   // not be a saved variable, because it is overwritten between the passes.
@@ -55,6 +59,10 @@ std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& model);
 // layer is dequantised in turn. Its address is stable, so captured steps may use it. Call once, after every layer has
 // its weight. Does nothing if the model has no such layers.
 void share_quantized_workspace(const torch::nn::Module& model, at::ScalarType compute_dtype);
+
+// Whether these layers multiply many rows in 8 bits (FrozenWeight::fp8_products). They do not unless this was called.
+// Layers of other formats than fp8 ignore it.
+void set_fp8_products(const torch::nn::Module& model, bool on);
 
 // Memory of these layers.
 struct QuantizedMemory {

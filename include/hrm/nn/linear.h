@@ -90,7 +90,11 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   const ops::Nf4Tensor& nf4() const { return nf4_; }        // undefined before hold_quantized()
   const ops::Weight8& weight8() const { return weight8_; }  // undefined before hold_quantized() or hold_weight8()
   void set_workspace(const at::Tensor& workspace) { compute_weight_ = workspace; }
-  FrozenWeight frozen_weight() const { return {.weight = compute_weight_, .nf4 = nf4_, .weight8 = weight8_}; }
+  // Whether products of many rows with an e4m3 weight are done in 8 bits (ops::linear_weight8).
+  void set_fp8_products(bool on) { fp8_products_ = on && format_ == WeightFormat::fp8; }
+  FrozenWeight frozen_weight() const {
+    return {.weight = compute_weight_, .nf4 = nf4_, .weight8 = weight8_, .fp8_products = fp8_products_};
+  }
 
   at::Tensor master_weight() const override { return weight_; }
   void set_compute_weight(const at::Tensor& weight) override { compute_weight_ = weight; }
@@ -103,6 +107,7 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   at::Tensor weight_, bias_, compute_weight_;
   ops::Nf4Tensor nf4_;
   ops::Weight8 weight8_;
+  bool fp8_products_ = false;
   std::shared_ptr<LoraAdapter> lora_;
   std::shared_ptr<const Fp8Layer> fp8_;
 };

@@ -120,8 +120,9 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
 
   // x weight^T + adapter (+ residual), (..., in) -> (..., out), with a frozen weight (out, in). Gradients of A and B
   // accumulate in float32 in their masters' buffers, as in ops::linear; x and residual get theirs from autograd. Saves
-  // x, one (..., targets * r) tensor and the weight in its stored form. The backward pass redraws the dropout mask and
-  // dequantises a quantised weight again. Deterministic; can be captured.
+  // x, one (..., targets * r) tensor and the weight in its stored form. The backward pass redraws the dropout mask, and
+  // dequantises a quantised weight again or multiplies by its bytes (FrozenWeight::grad_x). Deterministic; can be
+  // captured.
   at::Tensor forward(const at::Tensor& x, const FrozenWeight& weight,
                      const std::optional<at::Tensor>& residual = {}) const;
 

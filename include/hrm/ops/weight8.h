@@ -53,10 +53,27 @@ at::Tensor dequantize_weight8(const Weight8& from, at::ScalarType dtype);
 // float32, multiplies the sum by the scale and rounds once. A row's result does not depend on the other rows. This
 // kernel reads the weight while the kernel queued directly before still runs, so that kernel must not write it.
 //
+// fp8_products: more rows are quantised to e4m3 with a scale for each of them and multiplied by the 8-bit weight
+// (hrm/ops/fp8_rows.h) on devices with has_fp8_products(), if the weight is e4m3, x is bfloat16 or float16, and the
+// number of rows, `in` and `out` are multiples of 16. The gradient of x is quantised likewise, after its columns were
+// multiplied by the weight's scales, and multiplied by the weight's bytes, transposed into the workspace. With
+// ops.backend=reference such a device multiplies the same quantised rows in plain ATen. Elsewhere, and on the CPU,
+// fp8_products changes nothing.
+//
 // Deterministic. Runs on the current stream; can be captured. Throws c10::Error that names the shapes.
 at::Tensor linear_weight8(const at::Tensor& x, const Weight8& weight,
                           const std::optional<at::Tensor>& residual = std::nullopt,
-                          const std::optional<at::Tensor>& workspace = std::nullopt);
+                          const std::optional<at::Tensor>& workspace = std::nullopt, bool fp8_products = false);
+
+// grad weight, (..., out) -> (..., in): the gradient of x alone, as the backward pass of linear_weight8 computes it,
+// with its workspace and its choice between both products. No derivative. Deterministic. Runs on the current stream;
+// can be captured. Throws c10::Error that names the shapes.
+at::Tensor linear_weight8_grad_x(const at::Tensor& grad, const Weight8& weight,
+                                 const std::optional<at::Tensor>& workspace = std::nullopt, bool fp8_products = false);
+
+// Whether fp8_products multiplies bfloat16 rows in 8 bits there: on GPUs of compute capability 9.0 or later whose
+// library has products with scales for rows.
+bool has_fp8_products(at::Device device);
 
 inline constexpr int64_t kWeight8Rows = 32;
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <tuple>
 #include <unordered_set>
 
 #include "hrm/nn/swiglu.h"
@@ -65,6 +66,16 @@ std::vector<ops::BenchShape> bench_shapes(bool on_cpu) {
     shapes.push_back({documents ? "documents 512" : "window 1024", 16, 0, 8192, 768, 12, 2048, 32000, 12, false});
     shapes.back().only = "hrm::masked_attention";
     (documents ? shapes.back().document : shapes.back().window) = documents ? 512 : 1024;
+  }
+  // Frozen weights in 8 bits and 2,048 rows: the MLPs of Qwen3-8B and Qwen3-0.6B, beside the products of 16 bits.
+  for (const auto& [name, width, inner] : {std::tuple<const char*, int64_t, int64_t>{"8B gate_up", 4096, 12288},
+                                           {"8B down", 12288, 2048},
+                                           {"0.6B gate_up", 1024, 3072},
+                                           {"0.6B down", 3072, 512}}) {
+    shapes.push_back({name, 1, 0, 2048, width, 16, inner, 32000, 1, false});
+    shapes.back().named = {
+        "hrm::linear",           "hrm::linear_grad_x_add", "hrm::linear_weight8", "hrm::linear_weight8_grad_x",
+        "hrm::fp8_rows_product", "hrm::quantize_fp8_rows", "hrm::transpose_fp8_"};
   }
   for (ops::BenchShape& shape : shapes) shape.mix_inner = nn::swiglu_width(shape.length(), 4);
   if (!on_cpu) return shapes;

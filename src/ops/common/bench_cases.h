@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -20,10 +21,13 @@ struct BenchShape {
   int64_t mix_inner = 0;      // inner width of that MLP
   // Of a mixture in place of the SwiGLU, with `inner` as the width of an expert.
   int64_t experts = 4, picks = 2;
-  int64_t window = 0, document = 0;  // what attention sees of long rows: a window, or documents of that length
-  std::string only = {};             // the beginning of the names of the ops that have a place in it; empty: all
+  int64_t window = 0, document = 0;     // what attention sees of long rows: a window, or documents of that length
+  std::string only = {};                // the beginning of the names of the ops that have a place in it; empty: all
+  std::vector<std::string> named = {};  // those ops by their whole names; empty: all
 
-  bool has(const std::string& op) const { return op.starts_with(only); }
+  bool has(const std::string& op) const {
+    return op.starts_with(only) && (named.empty() || std::find(named.begin(), named.end(), op) != named.end());
+  }
   int64_t length() const { return prefix + tokens; }
   int64_t rows() const { return batch * length(); }
 };

@@ -6,6 +6,7 @@
 
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/fp8_linear.h"
+#include "hrm/ops/fp8_rows.h"
 #include "hrm/ops/nf4.h"
 #include "hrm/ops/weight8.h"
 #include "hrm/runtime/kernel_groups.h"
@@ -25,7 +26,7 @@ BenchCall nf4_dequantize(const BenchShape& s, at::Device device, at::ScalarType 
   return {{at::zeros_like(weight), nf4.codes, nf4.absmax, nf4.scales, nf4.offset}};
 }
 
-// Weights in 8 bits by rows: the same weight, and a step of decoding with it.
+// Weights in 8 bits by rows: the same weight, and a step of decoding with it, or the many rows of a shape for that.
 BenchCall quantize_weight8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   return {{Random{device, dtype}.weight(2 * s.inner, s.width), at::kFloat8_e4m3fn}};
 }
@@ -40,10 +41,40 @@ BenchCall linear_weight8(const BenchShape& s, at::Device device, at::ScalarType 
   const Random random{device, dtype};
   const at::Tensor weight = random.weight(2 * s.inner, s.width);
   const ops::Weight8 quantized = ops::quantize_weight8(weight, at::kFloat8_e4m3fn);
-  const int64_t rows = std::min(s.rows(), kWeight8Rows);
+  const bool many = !s.named.empty();
+  const int64_t rows = many ? s.rows() : std::min(s.rows(), kWeight8Rows);
+  return {{random.activations({rows, s.width}), quantized.values, quantized.scales, c10::IValue(),
+           at::empty_like(weight), many},
+          product_flops(rows, s.width, 2 * s.inner)};
+}
+
+BenchCall linear_weight8_grad_x(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const at::Tensor weight = random.weight(2 * s.inner, s.width);
+  const ops::Weight8 quantized = ops::quantize_weight8(weight, at::kFloat8_e4m3fn);
   return {
-      {random.activations({rows, s.width}), quantized.values, quantized.scales, c10::IValue(), at::empty_like(weight)},
-      product_flops(rows, s.width, 2 * s.inner)};
+      {random.activations({s.rows(), 2 * s.inner}), quantized.values, quantized.scales, at::empty_like(weight), true},
+      product_flops(s.rows(), 2 * s.inner, s.width)};
+}
+
+// The parts of both.
+BenchCall quantize_fp8_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return {{Random{device, dtype}.activations({s.rows(), s.width}), c10::IValue()}};
+}
+
+BenchCall transpose_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const ops::Weight8 weight =
+      ops::quantize_weight8(Random{device, dtype}.weight(2 * s.inner, s.width), at::kFloat8_e4m3fn);
+  return {{at::empty({s.width, 2 * s.inner}, weight.values.options()), at::empty({s.width}, weight.scales.options()),
+           weight.values}};
+}
+
+BenchCall fp8_rows_product(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const auto [values, scales] = ops::quantize_fp8_rows(random.activations({s.rows(), s.width}));
+  const ops::Weight8 weight = ops::quantize_weight8(random.weight(2 * s.inner, s.width), at::kFloat8_e4m3fn);
+  return {{values, weight.values, scales, weight.scales, dtype, c10::IValue()},
+          product_flops(s.rows(), s.width, 2 * s.inner)};
 }
 
 // What the recursions without gradient run in 8 bits.
@@ -209,7 +240,7 @@ BenchCall fp8_scale_now(const BenchShape& s, at::Device device, at::ScalarType d
 
 const KernelGroups kGroups{
     {"Nf4", "quantisation"},  {"nf4_", "quantisation"},        {"Fp8", "quantisation"},
-    {"_fp8", "quantisation"}, {"pair_kernel", "quantisation"},
+    {"_fp8", "quantisation"}, {"pair_kernel", "quantisation"}, {"quantize_rows", "quantisation"},
 };
 
 }  // namespace
@@ -221,6 +252,10 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::quantize_weight8", quantize_weight8},
       {"hrm::dequantize_weight8_", dequantize_weight8},
       {"hrm::linear_weight8", linear_weight8},
+      {"hrm::linear_weight8_grad_x", linear_weight8_grad_x},
+      {"hrm::quantize_fp8_rows", quantize_fp8_rows},
+      {"hrm::transpose_fp8_", transpose_fp8},
+      {"hrm::fp8_rows_product", fp8_rows_product},
       {"hrm::quantize_fp8", quantize_fp8},
       {"hrm::quantize_fp8_", quantize_weights_fp8},
       {"hrm::add_fp8", add_fp8},

@@ -7,11 +7,17 @@
 
 #include <algorithm>
 
+#include "hrm/build_config.h"
+#include "hrm/ops/fp8_rows.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
 #include "ops/common/op.h"
 #include "ops/common/sizes.h"
 #include "ops/quantized/weight8_impl.h"
+
+#if HRM_WITH_CUDA
+#include "ops/quantized/fp8_rows_impl.h"
+#endif
 
 namespace hrm::ops {
 namespace {
@@ -32,10 +38,26 @@ void check_weight8(const char* op, const Weight8& w, const at::Tensor& like) {
 }
 
 using LinearWeight8Op = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
-                                   const OptionalTensor&);
+                                   const OptionalTensor&, bool);
 const Op<LinearWeight8Op>& linear_weight8_op() {
   static const Op<LinearWeight8Op> op("hrm::linear_weight8");
   return op;
+}
+
+void check_workspace(const char* op, const at::Tensor& x, const Weight8& weight, const OptionalTensor& workspace) {
+  const at::Tensor& values = weight.values;
+  TORCH_CHECK(!workspace || (workspace->sizes() == values.sizes() && workspace->scalar_type() == x.scalar_type() &&
+                             workspace->device() == x.device() && workspace->is_contiguous()),
+              op, ": workspace must be contiguous, of x's dtype and device and of ", values.sizes(), ", got ",
+              workspace ? workspace->sizes() : at::IntArrayRef(), " for x of ", x.sizes());
+}
+
+// Room for the weight's bytes transposed, at the beginning of the workspace if there is one.
+at::Tensor transposed_room(const Weight8& weight, const OptionalTensor& workspace) {
+  const int64_t out = weight.values.size(0), in = weight.values.size(1);
+  if (!workspace) return at::empty({in, out}, weight.values.options());
+  const at::Tensor bytes = workspace->view({-1}).view(at::kByte).narrow(0, 0, out * in);
+  return bytes.view({in, out}).view(weight.values.scalar_type());
 }
 
 // The weight in x's dtype, in the workspace if there is one.
@@ -90,10 +112,17 @@ void check_linear_weight8(const at::Tensor& x, const Weight8& weight, const Opti
                             residual->scalar_type() == x.scalar_type() && residual->device() == x.device()),
               kOp, ": residual must be (..., out) of x's dtype and device, got ",
               residual ? residual->sizes() : at::IntArrayRef(), " for ", x.sizes(), " and ", values.sizes());
-  TORCH_CHECK(!workspace || (workspace->sizes() == values.sizes() && workspace->scalar_type() == x.scalar_type() &&
-                             workspace->device() == x.device() && workspace->is_contiguous()),
-              kOp, ": workspace must be contiguous, of x's dtype and device and of ", values.sizes(), ", got ",
-              workspace ? workspace->sizes() : at::IntArrayRef(), " for x of ", x.sizes());
+  check_workspace(kOp, x, weight, workspace);
+}
+
+void check_linear_weight8_grad_x(const at::Tensor& grad, const Weight8& weight, const OptionalTensor& workspace) {
+  constexpr const char* kOp = "hrm::linear_weight8_grad_x";
+  check_weight8(kOp, weight, grad);
+  TORCH_CHECK(at::isFloatingType(grad.scalar_type()) && grad.element_size() > 1 && grad.dim() >= 1 &&
+                  grad.size(-1) == weight.values.size(0),
+              kOp, ": grad (..., out) of float32, bfloat16 or float16 and the weight (out, in) do not fit, got ",
+              grad.scalar_type(), " of ", grad.sizes(), " and ", weight.values.sizes());
+  check_workspace(kOp, grad, weight, workspace);
 }
 
 Weight8 quantize_weight8(const at::Tensor& weight, at::ScalarType format) {
@@ -114,8 +143,24 @@ at::Tensor dequantize_weight8(const Weight8& from, at::ScalarType dtype) {
 }
 
 at::Tensor linear_weight8(const at::Tensor& x, const Weight8& weight, const OptionalTensor& residual,
-                          const OptionalTensor& workspace) {
-  return linear_weight8_op()(x, weight.values, weight.scales, residual, workspace);
+                          const OptionalTensor& workspace, bool fp8_products) {
+  return linear_weight8_op()(x, weight.values, weight.scales, residual, workspace, fp8_products);
+}
+
+at::Tensor linear_weight8_grad_x(const at::Tensor& grad, const Weight8& weight, const OptionalTensor& workspace,
+                                 bool fp8_products) {
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&, bool)> op(
+      "hrm::linear_weight8_grad_x");
+  return op(grad, weight.values, weight.scales, workspace, fp8_products);
+}
+
+bool has_fp8_products(at::Device device) {
+#if HRM_WITH_CUDA
+  return library_multiplies_fp8_rows(device, at::kBFloat16);
+#else
+  static_cast<void>(device);
+  return false;
+#endif
 }
 
 at::Tensor linear_weight8_dequantized(const at::Tensor& x, const Weight8& weight, const OptionalTensor& residual,
@@ -123,6 +168,31 @@ at::Tensor linear_weight8_dequantized(const at::Tensor& x, const Weight8& weight
   const at::NoGradGuard no_grad;
   const at::Tensor w = dequantized_weight8_for(x, weight, workspace);
   return residual ? linear_add(x, w, w, *residual) : linear(x, w, w);
+}
+
+at::Tensor linear_weight8_grad_x_dequantized(const at::Tensor& grad, const Weight8& weight,
+                                             const OptionalTensor& workspace) {
+  return linear_grad_x(grad, dequantized_weight8_for(grad, weight, workspace));
+}
+
+at::Tensor linear_weight8_by_rows(const at::Tensor& x, const Weight8& weight, const OptionalTensor& residual,
+                                  RowsProduct product) {
+  const int64_t out = weight.values.size(0), in = weight.values.size(1);
+  const auto [values, scales] = quantize_fp8_rows(x.reshape({-1, in}));
+  const OptionalTensor added = residual ? OptionalTensor(residual->reshape({-1, out})) : std::nullopt;
+  const at::Tensor y = product(values, weight.values, scales, weight.scales, x.scalar_type(), added);
+  return y.defined() ? y.view(with_last_size(x, out)) : y;
+}
+
+at::Tensor linear_weight8_grad_x_by_rows(const at::Tensor& grad, const Weight8& weight, const OptionalTensor& workspace,
+                                         RowsProduct product) {
+  const int64_t out = weight.values.size(0), in = weight.values.size(1);
+  // The weight's scales belong to what this product sums over, so they go to the gradient's columns.
+  const auto [values, scales] = quantize_fp8_rows(grad.reshape({-1, out}), weight.scales);
+  const at::Tensor transposed = transposed_room(weight, workspace), ones = at::empty({in}, weight.scales.options());
+  transpose_fp8_(transposed, ones, weight.values);
+  const at::Tensor grad_x = product(values, transposed, scales, ones, grad.scalar_type(), std::nullopt);
+  return grad_x.defined() ? grad_x.view(with_last_size(grad, in)) : grad_x;
 }
 
 namespace {
@@ -157,11 +227,19 @@ void dequantize_weight8_cpu_(const at::Tensor& out, const at::Tensor& values, co
   });
 }
 
+// A CPU does not quantise rows: it has no products in 8 bits that would be faster.
 at::Tensor linear_weight8_cpu(const at::Tensor& x, const at::Tensor& values, const at::Tensor& scales,
-                              const OptionalTensor& residual, const OptionalTensor& workspace) {
+                              const OptionalTensor& residual, const OptionalTensor& workspace, bool) {
   const Weight8 weight{.values = values, .scales = scales};
   check_linear_weight8(x, weight, residual, workspace);
   return linear_weight8_dequantized(x, weight, residual, workspace);
+}
+
+at::Tensor linear_weight8_grad_x_cpu(const at::Tensor& grad, const at::Tensor& values, const at::Tensor& scales,
+                                     const OptionalTensor& workspace, bool) {
+  const Weight8 weight{.values = values, .scales = scales};
+  check_linear_weight8_grad_x(grad, weight, workspace);
+  return linear_weight8_grad_x_dequantized(grad, weight, workspace);
 }
 
 using torch::autograd::AutogradContext;
@@ -169,7 +247,8 @@ using torch::autograd::variable_list;
 
 struct LinearWeight8 : torch::autograd::Function<LinearWeight8> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& values,
-                            const at::Tensor& scales, const OptionalTensor& residual, const OptionalTensor& workspace) {
+                            const at::Tensor& scales, const OptionalTensor& residual, const OptionalTensor& workspace,
+                            bool fp8_products) {
     at::AutoDispatchBelowADInplaceOrView below;
     // The workspace is no saved variable, because other layers overwrite it between the passes.
     std::vector<at::Tensor> kept{values, scales};
@@ -177,18 +256,19 @@ struct LinearWeight8 : torch::autograd::Function<LinearWeight8> {
     ctx->saved_data["weight"] = kept;
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["has_residual"] = residual.has_value();
-    return linear_weight8_op()(x, values, scales, residual, workspace);
+    ctx->saved_data["fp8_products"] = fp8_products;
+    return linear_weight8_op()(x, values, scales, residual, workspace, fp8_products);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "hrm::linear_weight8 has no second derivative (grad_y ", grads[0].sizes(),
                 ")");
     const std::vector<at::Tensor> kept = ctx->saved_data["weight"].toTensorVector();
-    variable_list out(5);
+    variable_list out(6);
     if (ctx->saved_data["needs_x"].toBool()) {
       const OptionalTensor workspace = kept.size() > 2 ? OptionalTensor(kept[2]) : std::nullopt;
-      out[0] =
-          linear_grad_x(grads[0], dequantized_weight8_for(grads[0], {.values = kept[0], .scales = kept[1]}, workspace));
+      out[0] = linear_weight8_grad_x(grads[0], {.values = kept[0], .scales = kept[1]}, workspace,
+                                     ctx->saved_data["fp8_products"].toBool());
     }
     if (ctx->saved_data["has_residual"].toBool()) out[3] = grads[0];
     return out;
@@ -196,12 +276,12 @@ struct LinearWeight8 : torch::autograd::Function<LinearWeight8> {
 };
 
 at::Tensor linear_weight8_autograd(const at::Tensor& x, const at::Tensor& values, const at::Tensor& scales,
-                                   const OptionalTensor& residual, const OptionalTensor& workspace) {
+                                   const OptionalTensor& residual, const OptionalTensor& workspace, bool fp8_products) {
   if (at::GradMode::is_enabled() && (x.requires_grad() || (residual && residual->requires_grad()))) {
-    return LinearWeight8::apply(x, values, scales, residual, workspace);
+    return LinearWeight8::apply(x, values, scales, residual, workspace, fp8_products);
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return linear_weight8_op()(x, values, scales, residual, workspace);
+  return linear_weight8_op()(x, values, scales, residual, workspace, fp8_products);
 }
 
 }  // namespace
@@ -209,18 +289,24 @@ at::Tensor linear_weight8_autograd(const at::Tensor& x, const at::Tensor& values
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("quantize_weight8(Tensor weight, ScalarType format) -> (Tensor values, Tensor scales)");
   m.def("dequantize_weight8_(Tensor(a!) out, Tensor values, Tensor scales) -> ()");
-  m.def("linear_weight8(Tensor x, Tensor values, Tensor scales, Tensor? residual, Tensor(a!)? workspace) -> Tensor");
+  m.def(
+      "linear_weight8(Tensor x, Tensor values, Tensor scales, Tensor? residual, Tensor(a!)? workspace, "
+      "bool fp8_products) -> Tensor");
+  m.def(
+      "linear_weight8_grad_x(Tensor grad, Tensor values, Tensor scales, Tensor(a!)? workspace, bool fp8_products) -> "
+      "Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("quantize_weight8", &quantize_weight8_cpu);
   m.impl("dequantize_weight8_", &dequantize_weight8_cpu_);
   m.impl("linear_weight8", &linear_weight8_cpu);
+  m.impl("linear_weight8_grad_x", &linear_weight8_grad_x_cpu);
 }
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("linear_weight8", &linear_weight8_autograd);
-  for (const char* op : {"quantize_weight8", "dequantize_weight8_"}) {
+  for (const char* op : {"quantize_weight8", "dequantize_weight8_", "linear_weight8_grad_x"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

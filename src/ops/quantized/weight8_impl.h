@@ -17,12 +17,26 @@ void check_dequantize_weight8(const at::Tensor& out, const Weight8& from);
 void check_linear_weight8(const at::Tensor& x, const Weight8& weight, const OptionalTensor& residual,
                           const OptionalTensor& workspace);
 
+void check_linear_weight8_grad_x(const at::Tensor& grad, const Weight8& weight, const OptionalTensor& workspace);
+
 // The largest value of the format.
 double weight8_limit(at::ScalarType format);
 
 // Dequantises and multiplies, on every device.
 at::Tensor linear_weight8_dequantized(const at::Tensor& x, const Weight8& weight, const OptionalTensor& residual,
                                       const OptionalTensor& workspace);
+
+at::Tensor linear_weight8_grad_x_dequantized(const at::Tensor& grad, const Weight8& weight,
+                                             const OptionalTensor& workspace);
+
+// The same with quantised rows, for an e4m3 weight. `product` is fp8_rows_product, or one that returns an undefined
+// tensor where it cannot multiply; then so does this.
+using RowsProduct = at::Tensor (*)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_scales,
+                                   const at::Tensor& b_scales, at::ScalarType dtype, const OptionalTensor& residual);
+at::Tensor linear_weight8_by_rows(const at::Tensor& x, const Weight8& weight, const OptionalTensor& residual,
+                                  RowsProduct product);
+at::Tensor linear_weight8_grad_x_by_rows(const at::Tensor& grad, const Weight8& weight, const OptionalTensor& workspace,
+                                         RowsProduct product);
 
 namespace reference {
 

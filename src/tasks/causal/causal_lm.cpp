@@ -16,6 +16,8 @@
 #include "hrm/formats/tokenizer_folder.h"
 #include "hrm/metrics/metric_text.h"
 #include "hrm/nn/frozen_weight.h"
+#include "hrm/nn/linear.h"
+#include "hrm/ops/weight8.h"
 #include "hrm/tasks/polychromic_plan.h"
 
 namespace hrm::tasks {
@@ -149,6 +151,7 @@ void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm&
   if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
   nn::keep_frozen_as(*lm.model, runtime.compute_dtype);
   nn::share_quantized_workspace(*lm.model, runtime.compute_dtype);
+  nn::set_fp8_products(*lm.model, config.hf.fp8_products);
 }
 
 }  // namespace
@@ -174,6 +177,7 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
   if (config.lora.r == 0) {
     lm.model->build_frozen(runtime.compute_dtype);
     nn::share_quantized_workspace(*lm.model, runtime.compute_dtype);
+    nn::set_fp8_products(*lm.model, config.hf.fp8_products);
   } else {
     add_adapter(config, runtime, lm);
     lm.model->build_parameters(runtime.compute_dtype);
@@ -214,6 +218,17 @@ double matrix_elements(const CausalLm& lm) {
   return elements;
 }
 
+namespace {
+
+// Whether the frozen layers' products of many rows are done in 8 bits.
+bool multiplies_in_8bit(const config::Config& config, const CausalLm& lm) {
+  if (config.hf.quantize != config::Quantization::fp8 || !config.hf.fp8_products) return false;
+  const nn::Linear& layer = *nn::quantized_layers(*lm.model).front().linear;
+  return layer.frozen_weight().weight.element_size() == 2 && ops::has_fp8_products(layer.device());
+}
+
+}  // namespace
+
 std::string describe_causal_lm(const config::Config& config, const CausalLm& lm) {
   std::string text = cat("model        ", lm.facts.model_type, " of ", config.hf.model, ", ", lm.facts.layers,
                          " layers, hidden ", lm.facts.hidden_size, ", vocabulary ", lm.facts.vocab_size,
@@ -226,7 +241,8 @@ std::string describe_causal_lm(const config::Config& config, const CausalLm& lm)
     const auto mib = [](int64_t bytes) { return metrics::fixed(static_cast<double>(bytes) / 0x1p20, 1); };
     text += cat("\nbase         ", nn::name(weight_format(config.hf.quantize)), ", ", held.elements,
                 " parameters of the blocks' linear layers in ", mib(held.bytes), " MiB (", mib(2 * held.elements),
-                " in bf16), and ", mib(held.workspace), " MiB to dequantise one layer at a time");
+                " in bf16), and ", mib(held.workspace), " MiB to dequantise one layer at a time",
+                multiplies_in_8bit(config, lm) ? "; products of more than 32 rows in 8 bits" : "");
   }
   return text;
 }

@@ -125,7 +125,25 @@ Layout make_layout(at::ScalarType type, int64_t rows, int64_t columns, bool tran
   return Layout(layout);
 }
 
-Plan make_plan(const GemmShape& s) {
+struct Pointers {
+  const void* a;
+  const void* b;
+  const void* sum;  // what is added, where something is
+  void* out;
+  const float* a_scale = nullptr;  // of 8-bit floats
+  const float* b_scale = nullptr;
+};
+
+cublasStatus_t set_scales(cublasLtMatmulDesc_t operation, const Pointers& p) {
+  const auto set = [&](cublasLtMatmulDescAttributes_t which, const float* scale) {
+    return cublasLtMatmulDescSetAttribute(operation, which, &scale, sizeof scale);
+  };
+  // cuBLASLt's first operand is our second.
+  const cublasStatus_t status = set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scale);
+  return status == CUBLAS_STATUS_SUCCESS ? set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scale) : status;
+}
+
+Plan make_plan(const GemmShape& s, const Pointers& pointers) {
   Plan plan;
   cublasLtMatmulDesc_t operation = nullptr;
   const cublasComputeType_t compute = s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -141,6 +159,14 @@ Plan make_plan(const GemmShape& s) {
     const int8_t fast = s.exact ? 0 : 1;
     check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast),
           "cublasLtMatmulDescSetAttribute");
+  }
+  if (s.row_scales) {
+    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    for (const auto which : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE}) {
+      check(cublasLtMatmulDescSetAttribute(operation, which, &mode, sizeof mode), "cublasLtMatmulDescSetAttribute");
+    }
+    // In front of the search for an algorithm, which may ask whether there are vectors. It reads none of them.
+    check(set_scales(operation, pointers), "cublasLtMatmulDescSetAttribute");
   }
   plan.b = make_layout(s.in_b, s.k, s.n, s.b_t, s.b_pitch);
   plan.a = make_layout(s.in, s.m, s.k, s.a_t, s.a_pitch);
@@ -203,29 +229,13 @@ std::optional<cublasLtMatmulAlgo_t> from_hex(const std::string& text) {
   return algorithm;
 }
 
-struct Pointers {
-  const void* a;
-  const void* b;
-  const void* sum;  // what is added, where something is
-  void* out;
-  const float* a_scale = nullptr;  // of 8-bit floats
-  const float* b_scale = nullptr;
-};
-
 cublasStatus_t launch(cublasLtHandle_t handle, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                       bool accumulates, const Pointers& p, void* workspace, size_t bytes, cudaStream_t stream) {
   const float alpha = 1, beta = accumulates ? 1 : 0;
   // A copy: other threads may use the plan with other scales.
   cublasLtMatmulDescOpaque_t operation = *plan.operation.get();
   if (p.a_scale != nullptr) {
-    const auto set = [&](cublasLtMatmulDescAttributes_t which, const float* scale) {
-      return cublasLtMatmulDescSetAttribute(&operation, which, &scale, sizeof scale);
-    };
-    // cuBLASLt's first operand is our second.
-    for (const cublasStatus_t status :
-         {set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scale), set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scale)}) {
-      if (status != CUBLAS_STATUS_SUCCESS) return status;
-    }
+    if (const cublasStatus_t status = set_scales(&operation, p); status != CUBLAS_STATUS_SUCCESS) return status;
   }
   return cublasLtMatmul(handle, &operation, &alpha, p.b, plan.b.get(), p.a, plan.a.get(), &beta, p.sum, plan.out.get(),
                         p.out, plan.out.get(), &algorithm, workspace, bytes, stream);
@@ -322,6 +332,7 @@ struct Device {
   std::string name;
   int64_t generation = -1;
   std::map<GemmShape, std::shared_ptr<Plan>> plans;
+  std::map<at::ScalarType, bool> row_scales;  // whether 8-bit products have them, with a result of this dtype
 };
 
 std::string library_name() {
@@ -398,23 +409,32 @@ struct Ready {
   std::shared_ptr<Plan> plan;  // null: cuBLASLt does not do it
 };
 
-// The plan for this shape, made at its first use. Where that fails, the shape is cuBLAS's from then on: a later try
-// might succeed with another algorithm, which may round differently.
-Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cudaStream_t stream) {
+bool capturing() {
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
+// With a handle; null while a graph is captured before the first use, because a handle allocates. Holds g_mutex.
+Device* device_at(int index) {
   // Never destroyed: at the end of the process CUDA may be gone before it.
   static auto& devices = *new std::map<int, Device>;
-  const auto capturing = [] {
-    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-  };
-  const std::lock_guard lock(g_mutex);
   Device& device = devices[index];
   if (device.handle == nullptr) {
-    if (capturing()) return {};  // a handle allocates
+    if (capturing()) return nullptr;
     device.name = device_text(index);
     cublasLtHandle_t handle = nullptr;
     check(cublasLtCreate(&handle), "cublasLtCreate");
     device.handle = handle;
   }
+  return &device;
+}
+
+// The plan for this shape, made at its first use. Where that fails, the shape is cuBLAS's from then on: a later try
+// might succeed with another algorithm, which may round differently.
+Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cudaStream_t stream) {
+  const std::lock_guard lock(g_mutex);
+  Device* const known = device_at(index);
+  if (known == nullptr) return {};
+  Device& device = *known;
   if (device.generation != gemm_generation()) {
     device.plans.clear();
     device.generation = gemm_generation();
@@ -422,7 +442,7 @@ Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cuda
   std::shared_ptr<Plan>& plan = device.plans[shape];
   if (plan == nullptr) {
     plan = std::make_shared<Plan>();  // unusable, until all went well
-    Plan made = make_plan(shape);
+    Plan made = make_plan(shape, pointers);
     // 8-bit products are asked for with gemm_tuning=off, too.
     const bool untimed = capturing() || (is_8bit(shape.in) && gemm_tuning() == GemmTuning::off);
     choose(device, shape, made, pointers, untimed, stream);
@@ -436,7 +456,7 @@ Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cuda
 bool GemmShape::operator<(const GemmShape& other) const {
   const auto all = [](const GemmShape& s) {
     return std::tie(s.m, s.n, s.k, s.a_t, s.b_t, s.a_pitch, s.b_pitch, s.out_pitch, s.a_align, s.b_align, s.out_align,
-                    s.in, s.out, s.in_b, s.accumulates, s.tf32, s.exact);
+                    s.in, s.out, s.in_b, s.accumulates, s.tf32, s.exact, s.row_scales);
   };
   return all(*this) < all(other);
 }
@@ -444,8 +464,9 @@ bool GemmShape::operator<(const GemmShape& other) const {
 std::string gemm_key(const GemmShape& s) {
   return cat(s.m, "x", s.n, "x", s.k, " ", s.a_t ? "t" : "n", s.b_t ? "t" : "n", " ", type_name(s.in),
              s.tf32 ? "(tf32)" : "", s.in_b == s.in ? "" : "*", s.in_b == s.in ? "" : type_name(s.in_b),
-             s.exact ? "(exact)" : "", ">", type_name(s.out), s.accumulates ? " +=" : " =", ", pitch ", s.a_pitch, " ",
-             s.b_pitch, " ", s.out_pitch, ", aligned ", s.a_align, " ", s.b_align, " ", s.out_align);
+             s.exact ? "(exact)" : "", s.row_scales ? "(rows)" : "", ">", type_name(s.out),
+             s.accumulates ? " +=" : " =", ", pitch ", s.a_pitch, " ", s.b_pitch, " ", s.out_pitch, ", aligned ",
+             s.a_align, " ", s.b_align, " ", s.out_align);
 }
 
 bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
@@ -483,6 +504,17 @@ bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
 
 namespace {
 
+// Accounts for what is added instead of what out held; false where it does not lie as out does.
+bool take_sum(GemmShape& shape, const at::Tensor& out, const at::Tensor& sum) {
+  if (!sum.defined()) return true;
+  if (!shape.accumulates || sum.sizes() != out.sizes() || sum.strides() != out.strides() ||
+      sum.scalar_type() != out.scalar_type() || sum.device() != out.device()) {
+    return false;
+  }
+  shape.out_align = std::min(shape.out_align, alignment_of(sum));
+  return true;
+}
+
 // Runs the product, or says that cuBLASLt does not.
 bool run(const GemmShape& shape, const at::Tensor& out, const Pointers& pointers) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
@@ -508,24 +540,13 @@ bool run(const GemmShape& shape, const at::Tensor& out, const Pointers& pointers
   }
 }
 
-// Whether `sum`, if there is one, can be added in place of what out held.
-bool take_sum(const at::Tensor& out, const at::Tensor& sum, bool accumulates, GemmShape& shape) {
-  if (!sum.defined()) return true;
-  if (!accumulates || sum.sizes() != out.sizes() || sum.strides() != out.strides() ||
-      sum.scalar_type() != out.scalar_type() || sum.device() != out.device()) {
-    return false;
-  }
-  shape.out_align = std::min(shape.out_align, alignment_of(sum));
-  return true;
-}
-
 }  // namespace
 
 bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
                  const at::Tensor& sum) {
   GemmShape shape;
   if (!out.is_cuda() || a.device() != out.device() || b.device() != out.device() ||
-      !describe_gemm(out, a, b, accumulates, shape) || is_8bit(shape.in) || !take_sum(out, sum, accumulates, shape)) {
+      !describe_gemm(out, a, b, accumulates, shape) || is_8bit(shape.in) || !take_sum(shape, out, sum)) {
     return false;
   }
   RECORD_FUNCTION("hrm::linear_blaslt", std::vector<c10::IValue>({out, a, b}));
@@ -538,17 +559,39 @@ bool scaled_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b
                  const GemmScales& scales, const at::Tensor& sum) {
   GemmShape shape;
   if (!out.is_cuda() || a.device() != out.device() || b.device() != out.device() ||
-      !describe_gemm(out, a, b.t(), accumulates, shape) || !is_8bit(shape.in) ||
-      !take_sum(out, sum, accumulates, shape)) {
+      !describe_gemm(out, a, b.t(), accumulates, shape) || !is_8bit(shape.in) || !take_sum(shape, out, sum)) {
     return false;
   }
   shape.exact = scales.exact;
+  shape.row_scales = scales.rows;
   RECORD_FUNCTION("hrm::fp8_blaslt", std::vector<c10::IValue>({out, a, b}));
   const c10::cuda::CUDAGuard device_guard(out.device());
   void* const data = out.mutable_data_ptr();
-  return run(
-      shape, out,
-      {a.const_data_ptr(), b.const_data_ptr(), sum.defined() ? sum.const_data_ptr() : data, data, scales.a, scales.b});
+  const void* const added = sum.defined() ? sum.const_data_ptr() : data;
+  return run(shape, out, {a.const_data_ptr(), b.const_data_ptr(), added, data, scales.a, scales.b});
+}
+
+bool multiplies_scaled_rows(at::Device device, at::ScalarType out) {
+  const c10::cuda::CUDAGuard device_guard(device);
+  const std::lock_guard lock(g_mutex);
+  GemmShape shape;
+  shape.m = shape.n = shape.k = shape.a_pitch = shape.b_pitch = shape.out_pitch = 256;
+  shape.b_t = shape.row_scales = true;
+  shape.a_align = shape.b_align = shape.out_align = 256;
+  shape.in = shape.in_b = at::kFloat8_e4m3fn;
+  shape.out = out;
+  alignas(256) static const float unread = 1;
+  const Pointers pointers{nullptr, nullptr, nullptr, nullptr, &unread, &unread};
+  try {
+    Device* const known = device_at(device.index());
+    if (known == nullptr) return false;
+    const auto [place, is_new] = known->row_scales.try_emplace(out, false);
+    if (is_new) place->second = !candidates(known->handle, shape, make_plan(shape, pointers)).empty();
+    return place->second;
+  } catch (const Error& e) {
+    log::warn("cuBLASLt has no 8-bit products with scales for rows: ", e.what());
+    return false;
+  }
 }
 
 bool tuned_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,

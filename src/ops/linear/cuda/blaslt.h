@@ -18,7 +18,8 @@ struct GemmShape {
   at::ScalarType in_b = at::kFloat;  // of b: as `in`, but for 8-bit floats
   bool accumulates = false;          // beta = 1
   bool tf32 = false;
-  bool exact = false;  // of 8-bit floats: sums leave the tensor cores on the way
+  bool exact = false;       // of 8-bit floats: sums leave the tensor cores on the way
+  bool row_scales = false;  // of 8-bit floats: a scale for each row of a and each column of b
 
   bool operator<(const GemmShape& other) const;
 };
@@ -39,17 +40,23 @@ bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
 bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
                  const at::Tensor& sum = {});
 
-// What an 8-bit product is multiplied by: a float32 for each operand, on the device.
+// What an 8-bit product is multiplied by: a float32 for each operand, on the device, or (`rows`) m of them for a and n
+// for b.
 struct GemmScales {
   const float* a;  // at addresses of whole 16 bytes
   const float* b;
   bool exact;
+  bool rows = false;
 };
 
 // out (m, n) = a (m, k) @ b (n, k)^T times both scales (+ out or sum, if `accumulates`) of 8-bit floats, contiguous;
 // otherwise as blaslt_gemm, also with ops.gemm_tuning=off, which takes the first proposal.
 bool scaled_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
                  const GemmScales& scales, const at::Tensor& sum = {});
+
+// Whether cuBLASLt multiplies e4m3 with GemmScales::rows on this GPU, with a result of this dtype. Asked once for each;
+// false while a graph is captured before the library was used at all.
+bool multiplies_scaled_rows(at::Device device, at::ScalarType out);
 
 // As blaslt_gemm, for products that are worth it: with ops.gemm_tuning=auto and enough work. The others are ATen's.
 bool tuned_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,

@@ -8,6 +8,7 @@
 #include "ops/common/sizes.h"
 #include "ops/cuda/launcher.h"
 #include "ops/quantized/cuda/weight8.h"
+#include "ops/quantized/fp8_rows_impl.h"
 #include "ops/quantized/weight8_impl.h"
 
 namespace hrm::ops {
@@ -61,11 +62,40 @@ void dequantize_weight8_cuda_(const at::Tensor& out, const at::Tensor& values, c
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
 }
 
+// Whether rows (..., width) and this weight are multiplied in 8 bits. The library is asked later.
+bool takes_rows(const at::Tensor& x, const Weight8& weight) {
+  const int64_t width = x.size(-1), rows = width == 0 ? 0 : x.numel() / width;
+  return weight.values.scalar_type() == at::kFloat8_e4m3fn && rows > kWeight8Rows && rows % 16 == 0 &&
+         weight.values.size(0) % 16 == 0 && weight.values.size(1) % 16 == 0 &&
+         (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf) &&
+         library_multiplies_fp8_rows(x.device(), x.scalar_type());
+}
+
+RowsProduct rows_product() {
+  return backend() == Backend::fused ? &fp8_rows_product_by_library : &fp8_rows_product;
+}
+
+at::Tensor linear_weight8_grad_x_cuda(const at::Tensor& grad, const at::Tensor& values, const at::Tensor& scales,
+                                      const OptionalTensor& workspace, bool fp8_products) {
+  const Weight8 weight{.values = values, .scales = scales};
+  check_linear_weight8_grad_x(grad, weight, workspace);
+  const c10::cuda::CUDAGuard guard(grad.device());
+  if (fp8_products && takes_rows(grad, weight)) {
+    at::Tensor grad_x = linear_weight8_grad_x_by_rows(grad, weight, workspace, rows_product());
+    if (grad_x.defined()) return grad_x;
+  }
+  return linear_weight8_grad_x_dequantized(grad, weight, workspace);
+}
+
 at::Tensor linear_weight8_cuda(const at::Tensor& x, const at::Tensor& values, const at::Tensor& scales,
-                               const OptionalTensor& residual, const OptionalTensor& workspace) {
+                               const OptionalTensor& residual, const OptionalTensor& workspace, bool fp8_products) {
   const Weight8 weight{.values = values, .scales = scales};
   check_linear_weight8(x, weight, residual, workspace);
   const c10::cuda::CUDAGuard guard(x.device());
+  if (fp8_products && takes_rows(x, weight)) {
+    at::Tensor y = linear_weight8_by_rows(x, weight, residual, rows_product());
+    if (y.defined()) return y;
+  }
   cuda::Weight8Linear params{};
   params.rows = x.numel() / values.size(1);
   params.inner = values.size(1);
@@ -93,6 +123,7 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("quantize_weight8", &quantize_weight8_cuda);
   m.impl("dequantize_weight8_", &dequantize_weight8_cuda_);
   m.impl("linear_weight8", &linear_weight8_cuda);
+  m.impl("linear_weight8_grad_x", &linear_weight8_grad_x_cuda);
 }
 
 }  // namespace hrm::ops
