@@ -11,6 +11,7 @@
 #include "hrm/base/philox.h"
 #include "hrm/base/text.h"
 #include "hrm/ops/fp8.h"
+#include "hrm/ops/fp8_rows.h"
 #include "hrm/ops/linear.h"
 
 namespace hrm::nn {
@@ -52,6 +53,65 @@ struct GatheringLinear : torch::autograd::Function<GatheringLinear> {
   }
 };
 
+struct RowsOf {
+  ops::Fp8Copies weight;
+  at::Tensor row_scales, transposed_row_scales, x_slot, grad_slot;
+  Fp8Shared shared;
+};
+
+// The product and the input's gradient with a scale for each row of both operands. A weight's gradient sums over
+// tokens, whose scales could not leave the sum: its operands have one scale each, of their own maximum.
+struct RowsLinear : torch::autograd::Function<RowsLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& master,
+                            const std::optional<at::Tensor>& residual, const RowsOf& of) {
+    const at::Tensor rows = x.reshape({-1, x.size(-1)});
+    const auto [values, scales] = ops::quantize_fp8_rows(rows);
+    at::Tensor x_slot, x_t;
+    if (master.requires_grad()) {
+      x_slot = ops::fp8_scale_now(rows, of.x_slot, of.shared.margin);
+      x_t = std::get<1>(ops::quantize_fp8_pair(rows, x_slot, /*e5m2=*/false, /*values=*/false, /*transposed=*/true));
+    } else {
+      ops::fp8_raise_amax_(rows, of.x_slot);
+    }
+    ctx->saved_data["of"] = std::vector<at::Tensor>{of.weight.transposed, of.transposed_row_scales, of.grad_slot,
+                                                    x_slot, ops::gradient_buffer(master)};
+    ctx->saved_data["margin"] = of.shared.margin;
+    ctx->saved_data["e5m2"] = of.shared.e5m2;
+    ctx->saved_data["needs_x"] = x.requires_grad();
+    ctx->saved_data["has_residual"] = residual.has_value();
+    ctx->save_for_backward({x_t});
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes.back() = of.weight.values.size(0);
+    const auto added = residual ? std::optional(residual->reshape({rows.size(0), -1})) : std::nullopt;
+    return ops::fp8_rows_product(values, of.weight.values, scales, of.row_scales, x.scalar_type(), added).view(sizes);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a layer in 8 bits has no second derivative");
+    const at::Tensor x_t = ctx->get_saved_variables()[0];
+    const std::vector<at::Tensor> of = ctx->saved_data["of"].toTensorVector();
+    const at::Tensor &weight_t = of[0], &weight_scales = of[1], &grad_slot = of[2], &x_slot = of[3], &buffer = of[4];
+    const at::Tensor rows = grads[0].reshape({-1, grads[0].size(-1)});
+    variable_list out(4);
+    if (ctx->saved_data["has_residual"].toBool()) out[2] = grads[0];
+    if (ctx->saved_data["needs_x"].toBool()) {
+      const auto [values, scales] = ops::quantize_fp8_rows(rows);
+      std::vector<int64_t> sizes = grads[0].sizes().vec();
+      sizes.back() = weight_t.size(0);
+      out[0] = ops::fp8_rows_product(values, weight_t, scales, weight_scales, rows.scalar_type()).view(sizes);
+    }
+    if (!buffer.defined()) {
+      ops::fp8_raise_amax_(rows, grad_slot);
+      return out;
+    }
+    const at::Tensor now = ops::fp8_scale_now(rows, grad_slot, ctx->saved_data["margin"].toDouble());
+    const at::Tensor grad_t = std::get<1>(
+        ops::quantize_fp8_pair(rows, now, ctx->saved_data["e5m2"].toBool(), /*values=*/false, /*transposed=*/true));
+    ops::fp8_accumulate_(buffer, grad_t, x_t, now, x_slot);
+    return out;
+  }
+};
+
 std::string names_of(const std::vector<NamedLinear>& layers) {
   std::string names;
   for (const NamedLinear& layer : layers) names += (names.empty() ? "" : ", ") + layer.name;
@@ -65,18 +125,20 @@ bool matches(const std::string& pattern, const std::string& name) {
 }  // namespace
 
 Fp8Layer::Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Copies weight, at::Tensor x_slot,
-                   at::Tensor grad_slot)
+                   at::Tensor grad_slot, at::Tensor row_scales, at::Tensor transposed_row_scales)
     : shared_(std::move(shared)),
       weight_(std::move(weight)),
       x_slot_(std::move(x_slot)),
-      grad_slot_(std::move(grad_slot)) {}
+      grad_slot_(std::move(grad_slot)),
+      row_scales_(std::move(row_scales)),
+      transposed_row_scales_(std::move(transposed_row_scales)) {}
 
 bool Fp8Layer::runs() const {
   return shared_->mode != Fp8Mode::off && at::GradMode::is_enabled();
 }
 
 bool Fp8Layer::quantises() const {
-  return runs() && shared_->mode != Fp8Mode::gather;
+  return runs() && (shared_->mode == Fp8Mode::delayed || shared_->mode == Fp8Mode::current);
 }
 
 std::optional<double> Fp8Layer::margin() const {
@@ -90,6 +152,10 @@ at::Tensor Fp8Layer::forward(const at::Tensor& x, const at::Tensor& weight, cons
     return residual.defined() ? residual + y : y;
   }
   const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
+  if (shared_->mode == Fp8Mode::rows) {
+    return RowsLinear::apply(x, master, optional(residual),
+                             RowsOf{weight_, row_scales_, transposed_row_scales_, x_slot_, grad_slot_, *shared_});
+  }
   return ops::fp8_linear(x, weight_, x_slot_, grad_slot_, shared_->e5m2, master, optional(ops::gradient_buffer(master)),
                          margin(), optional(residual));
 }
@@ -134,8 +200,13 @@ Fp8Linears::Fp8Linears(const std::vector<NamedLinear>& layers, const Fp8LinearsO
     const auto options8 = slots_.options().dtype(at::kFloat8_e4m3fn);
     copies_.push_back({at::empty(weight.sizes(), options8), at::empty({weight.size(1), weight.size(0)}, options8),
                        weight_slots().select(0, i)});
+    at::Tensor row_scales, transposed_row_scales;
+    if (options.rows) {
+      row_scales_.push_back(row_scales = at::ones({weight.size(0)}, slots_.options()));
+      transposed_row_scales_.push_back(transposed_row_scales = at::ones({weight.size(1)}, slots_.options()));
+    }
     linear.set_fp8(std::make_shared<const Fp8Layer>(shared_, copies_.back(), x_slots().select(0, i),
-                                                    gradient_slots().select(0, i)));
+                                                    gradient_slots().select(0, i), row_scales, transposed_row_scales));
   }
 }
 
@@ -148,7 +219,10 @@ void Fp8Linears::begin_step(bool warm_up) {
     forget_scales();
     form_ = form_now();
   }
-  shared_->mode = warm_up ? Fp8Mode::gather : options_.current || steps_ == 0 ? Fp8Mode::current : Fp8Mode::delayed;
+  shared_->mode = warm_up                           ? Fp8Mode::gather
+                  : options_.rows                   ? Fp8Mode::rows
+                  : options_.current || steps_ == 0 ? Fp8Mode::current
+                                                    : Fp8Mode::delayed;
 }
 
 void Fp8Linears::quantize_weights() const {
@@ -161,6 +235,16 @@ void Fp8Linears::quantize_weights() const {
     transposed.push_back(copies_[i].transposed);
   }
   ops::quantize_fp8_weights_(weights, values, transposed, weight_slots());
+  if (mode() != Fp8Mode::rows) return;
+  const auto by_rows = [](const at::Tensor& weight, const at::Tensor& to, const at::Tensor& scales) {
+    const auto [rounded, own_scales] = ops::quantize_fp8_rows(weight);
+    to.copy_(rounded);
+    scales.copy_(own_scales);
+  };
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    by_rows(weights[i], values[i], row_scales_[i]);
+    by_rows(weights[i].t(), transposed[i], transposed_row_scales_[i]);
+  }
 }
 
 at::Tensor Fp8Linears::maxima() const {

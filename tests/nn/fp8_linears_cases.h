@@ -115,7 +115,10 @@ inline Fp8Blocks::Result fp8_step(Fp8Blocks& model, Fp8Linears& fp8, const at::T
 
 // Gradients of whole blocks: of the input and of each weight.
 inline void check_fp8_blocks(at::Device device, at::ScalarType compute, const Fp8LinearsOptions& options) {
-  const std::string what = cat(compute, options.e5m2 ? " e5m2" : " e4m3", options.current ? " current" : " delayed",
+  const std::string what = cat(compute, options.e5m2 ? " e5m2" : " e4m3",
+                               options.rows      ? " rows"
+                               : options.current ? " current"
+                                                 : " delayed",
                                options.skip.empty() ? "" : " without ", options.skip);
   Fp8Blocks model(device, compute);
   const at::Tensor x = model.input();
@@ -138,7 +141,7 @@ inline void check_fp8_blocks(at::Device device, at::ScalarType compute, const Fp
   };
   expect_near(fp8_step(model, fp8, x), ", first step");
   expect_near(fp8_step(model, fp8, x), ", second step");
-  EXPECT_EQ(fp8.mode(), options.current ? Fp8Mode::current : Fp8Mode::delayed);
+  EXPECT_EQ(fp8.mode(), options.rows ? Fp8Mode::rows : options.current ? Fp8Mode::current : Fp8Mode::delayed);
   // Nothing of an evaluation is in 8 bits.
   const at::NoGradGuard no_grad;
   const at::Tensor slots = fp8.x_slots().clone(), y = model.forward(x);

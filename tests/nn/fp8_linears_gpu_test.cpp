@@ -14,6 +14,7 @@ TEST(Fp8LinearsGpu, GradientsOfBlocksAreThoseOfTheComputeDtype) {
     for (const bool current : {false, true}) {
       check_fp8_blocks(at::kCUDA, at::kBFloat16, {.e5m2 = e5m2, .current = current});
     }
+    check_fp8_blocks(at::kCUDA, at::kBFloat16, {.e5m2 = e5m2, .rows = true});
   }
 }
 

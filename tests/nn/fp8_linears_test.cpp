@@ -17,6 +17,7 @@ TEST(Fp8Linears, GradientsOfBlocksAreThoseOfTheComputeDtype) {
         check_fp8_blocks(at::kCPU, compute, {.e5m2 = e5m2, .current = current});
       }
       check_fp8_blocks(at::kCPU, compute, {.e5m2 = e5m2, .skip = "layers.1.*"});
+      check_fp8_blocks(at::kCPU, compute, {.e5m2 = e5m2, .rows = true});
     }
   }
 }
@@ -108,15 +109,40 @@ TEST(Fp8Linears, ScalesStayAsTheyAreInsideAStep) {
 TEST(Fp8Linears, RecomputedBlocksGiveTheSameBits) {
   Fp8Blocks plain, again(at::kCPU, at::kFloat, /*recompute=*/true);
   const at::Tensor x = plain.input();
-  for (const bool current : {false, true}) {
-    Fp8Linears a(plain.linears(), {.current = current}), b(again.linears(), {.current = current});
+  for (const auto& [current, by_rows] : {std::pair{false, false}, std::pair{true, false}, std::pair{false, true}}) {
+    const Fp8LinearsOptions options{.current = current, .rows = by_rows};
+    Fp8Linears a(plain.linears(), options), b(again.linears(), options);
     for (int step = 0; step < 2; ++step) {
       const Fp8Blocks::Result want = fp8_step(plain, a, x), got = fp8_step(again, b, x);
-      EXPECT_TRUE(at::equal(got.grad_x, want.grad_x)) << current;
-      for (size_t i = 0; i < want.grads.size(); ++i) EXPECT_TRUE(at::equal(got.grads[i], want.grads[i])) << current;
+      EXPECT_TRUE(at::equal(got.grad_x, want.grad_x)) << current << by_rows;
+      for (size_t i = 0; i < want.grads.size(); ++i)
+        EXPECT_TRUE(at::equal(got.grads[i], want.grads[i])) << current << by_rows;
     }
     EXPECT_TRUE(at::equal(a.maxima(), b.maxima()));
     EXPECT_TRUE(at::equal(a.gradient_slots(), b.gradient_slots()));
+  }
+}
+
+// A token a million times as large as the others takes nothing from them, if each has a scale of its own.
+TEST(Fp8Linears, RowsHaveScalesOfTheirOwn) {
+  Fp8Blocks model;
+  Linear& linear = *model.linears()[0].linear;
+  at::Tensor x = model.input();
+  x[0][3].mul_(1e6);
+  const at::Tensor want = at::linear(x, linear.weight().detach());
+  const auto others_of = [](const at::Tensor& y) { return y.detach()[1]; };
+  for (const bool by_rows : {true, false}) {
+    Fp8Linears fp8({model.linears()[0]}, {.current = true, .rows = by_rows});
+    fp8.begin_step(false);
+    fp8.quantize_weights();
+    EXPECT_EQ(fp8.mode(), by_rows ? Fp8Mode::rows : Fp8Mode::current);
+    const at::Tensor input = x.clone().requires_grad_();
+    const double error = relative_error(others_of(linear.forward(input)), others_of(want));
+    if (by_rows) {
+      EXPECT_LT(error, 0.05);
+    } else {
+      EXPECT_GT(error, 0.9);
+    }
   }
 }
 

@@ -101,6 +101,9 @@ INSTANTIATE_TEST_SUITE_P(
                       LanguageGpuVariant{"fp8_current",
                                          {"lm.arch=decoder", "data.encoder_len=26", "precision.blocks=fp8",
                                           "precision.fp8_scaling=current", "precision.fp8_gradients=e4m3"}},
+                      LanguageGpuVariant{"fp8_rows",
+                                         {"lm.arch=decoder", "data.encoder_len=26", "precision.blocks=fp8",
+                                          "precision.fp8_scaling=rows"}},
                       LanguageGpuVariant{"fp32_muon", {"precision.compute=fp32", "optim.name=muon", "optim.lr=0.02"}}),
     [](const auto& info) { return info.param.name; });
 

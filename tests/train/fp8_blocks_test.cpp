@@ -149,6 +149,7 @@ TEST(Fp8BlocksTraining, ScalingsAndFormatsLearn) {
   double delayed = 0;
   for (const auto& [name, kind] :
        {std::pair{"delayed", Overrides{}}, std::pair{"current", Overrides{"precision.fp8_scaling=current"}},
+        std::pair{"rows", Overrides{"precision.fp8_scaling=rows"}},
         std::pair{"e4m3", Overrides{"precision.fp8_gradients=e4m3", "precision.fp8_margin=1"}},
         std::pair{"skip", Overrides{"precision.fp8_skip=*.layers.0.*,*.down_proj"}}}) {
     const double got = loss(name, fp8_decoder(kind));

@@ -43,10 +43,10 @@ struct EnumNames<Fp8Gradients> {
   static constexpr const char* kNames[] = {"e5m2", "e4m3"};
 };
 
-enum class Fp8Scaling { delayed, current };
+enum class Fp8Scaling { delayed, current, rows };
 template <>
 struct EnumNames<Fp8Scaling> {
-  static constexpr const char* kNames[] = {"delayed", "current"};
+  static constexpr const char* kNames[] = {"delayed", "current", "rows"};
 };
 
 // Arithmetic. Weights, gradients, optimizer and losses are float32 whatever is chosen here.
@@ -81,7 +81,9 @@ struct PrecisionConfig {
       Tasks{"language"}, Resume::free);
     f("fp8_scaling", &PrecisionConfig::fp8_scaling, Choice<Fp8Scaling>{}, "",
       "scales of activations and gradients of fp8 blocks: delayed = from the maxima of earlier steps; current = from "
-      "each tensor's own maximum, which reads it once more. Weights always have current scales",
+      "each tensor's own maximum, which reads it once more; rows = each token and each output has a scale of its own, "
+      "and "
+      "weights' gradients are as with current, which takes most time. Weights always have current scales",
       Tasks{"language"}, Resume::free, kFp8Blocks);
     f("fp8_gradients", &PrecisionConfig::fp8_gradients, Choice<Fp8Gradients>{}, "",
       "format of the gradients of fp8 blocks: e5m2 has a wider range, e4m3 one more bit of mantissa. After a change on "

@@ -22,6 +22,7 @@ enum class Fp8Mode {
   gather,   // the same, and the slots record the maxima of inputs and gradients
   delayed,  // in 8 bits, with scales that follow the maxima of earlier steps
   current,  // in 8 bits, each tensor with a scale of its own maximum
+  rows,     // in 8 bits, each token and each output with a scale of its own; not in the weights' gradients
 };
 
 struct Fp8LinearsOptions {
@@ -29,6 +30,7 @@ struct Fp8LinearsOptions {
   double margin = 0;      // see ops::fp8_update_scales_
   bool e5m2 = true;       // format of the gradients; otherwise e4m3
   bool current = false;   // current scaling in every step, otherwise delayed
+  bool rows = false;      // scales for rows in every step
   std::string skip = {};  // patterns of names, with commas between; see without_skipped()
 };
 
@@ -42,10 +44,12 @@ struct Fp8Shared {
 // The 8-bit state of one Linear.
 class Fp8Layer {
  public:
-  Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Copies weight, at::Tensor x_slot, at::Tensor grad_slot);
+  // row_scales: (out) and (in) float32, of the rows of both copies with Fp8Mode::rows; otherwise undefined.
+  Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Copies weight, at::Tensor x_slot, at::Tensor grad_slot,
+           at::Tensor row_scales = {}, at::Tensor transposed_row_scales = {});
 
   bool runs() const;       // whether forward() takes the place of ops::linear() in this pass
-  bool quantises() const;  // whether it also multiplies in 8 bits
+  bool quantises() const;  // whether it also multiplies in 8 bits, with a scale for each tensor
   // As ops::linear() without a bias. weight: what products in the compute dtype read. residual: added, if defined.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
                      const at::Tensor& residual = {}) const;
@@ -60,7 +64,7 @@ class Fp8Layer {
  private:
   std::shared_ptr<const Fp8Shared> shared_;
   ops::Fp8Copies weight_;
-  at::Tensor x_slot_, grad_slot_;
+  at::Tensor x_slot_, grad_slot_, row_scales_, transposed_row_scales_;
 };
 
 struct NamedLinear {
@@ -88,8 +92,8 @@ class Fp8Linears : public Stateful {
   Fp8Linears(const Fp8Linears&) = delete;
   Fp8Linears& operator=(const Fp8Linears&) = delete;
 
-  // Chooses the mode of the step. In 8 bits without any history (no warm-up, or other state in the checkpoint), the
-  // mode is current.
+  // Chooses the mode of the step. With delayed scaling in 8 bits without any history (no warm-up, or other state in the
+  // checkpoint), the mode is current.
   void begin_step(bool warm_up);
   Fp8Mode mode() const { return shared_->mode; }
 
@@ -130,6 +134,7 @@ class Fp8Linears : public Stateful {
   std::vector<NamedLinear> layers_;
   std::shared_ptr<Fp8Shared> shared_;
   std::vector<ops::Fp8Copies> copies_;
+  std::vector<at::Tensor> row_scales_, transposed_row_scales_;  // with options.rows
   // Rows of inputs, gradients and weights; behind them unused ones, so that the sizes do not depend on what is skipped.
   at::Tensor slots_, history_;
   at::Tensor values_;

@@ -134,6 +134,7 @@ void LanguageTask::make_fp8() {
                                                                 .margin = static_cast<double>(p.fp8_margin),
                                                                 .e5m2 = p.fp8_gradients == config::Fp8Gradients::e5m2,
                                                                 .current = p.fp8_scaling == config::Fp8Scaling::current,
+                                                                .rows = p.fp8_scaling == config::Fp8Scaling::rows,
                                                                 .skip = p.fp8_skip});
 }
 
