@@ -317,8 +317,12 @@ class LanguageModels(unittest.TestCase):
         options = compare_lm.peer_options("graph+copies", "hrm")
         self.assertEqual(dict(zip(options[::2], options[1::2])),
                          {"--mode": "graph", "--precision": "copies", "--cross-entropy": "plain", "--sdpa": "auto",
-                          "--regions": "parts"})
+                          "--linear": "plain", "--regions": "parts"})
         self.assertIn("whole", compare_lm.peer_options("eager", "decoder"))
+        options = compare_lm.peer_options("graph+float8rowwise", "decoder")
+        self.assertEqual(options[options.index("--linear") + 1], "float8rowwise")
+        self.assertIn("parts", options, "torchao's blocks are compiled one by one")
+        self.assertIn("whole", compare_lm.peer_options("graph+float8+whole", "decoder"))
         with self.assertRaisesRegex(compare_lm.command.Failure, "nothing is called 'best'"):
             compare_lm.peer_options("graph+best", "decoder")
 
@@ -332,6 +336,19 @@ class LanguageModels(unittest.TestCase):
         text = compare_lm.table(turns)
         self.assertIn("| small | default | 41.0 (40.0-90.0) | 20.5 (20.0-21.0) | **2.00** | 1.0, 1.0 |", text)
         self.assertIn("decoder, graph: 44.0 (39.0-45.0) ms, 1.0 GiB", text)
+        self.assertEqual(compare_lm.table_of_8_bits(turns), "")
+
+    def test_8_bits_are_compared_with_16_bits_of_the_same_side(self):
+        def turn(side, variant, ms, peak=2**30):
+            return dict(work="decoder", title="small", side=side, variant=variant, ms_per_step=ms, peak_bytes=peak)
+        turns = [turn("ours", "hrm_train", 20), turn("ours", "hrm_train precision.blocks=fp8", 16, 2**29)]
+        turns += [turn("pytorch", "default", 60), turn("pytorch", "graph", 30), turn("pytorch", "graph+float8", 24)]
+        self.assertIn("| small | graph | 30.0 (30.0-30.0) | 20.0 (20.0-20.0) | **1.50** |", compare_lm.table(turns),
+                      "the fastest variant in 16 bits, and ours in 16 bits")
+        text = compare_lm.table_of_8_bits(turns)
+        self.assertIn("| small | ours | hrm_train precision.blocks=fp8 | 16.0 (16.0-16.0) | **1.25** | -50 % |", text)
+        self.assertIn("| small | pytorch | graph+float8 | 24.0 (24.0-24.0) | **1.25** | +0 % |", text)
+        self.assertEqual(text.count("small"), 2)
 
 
 class Groups(unittest.TestCase):
