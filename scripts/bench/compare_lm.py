@@ -3,6 +3,8 @@
 
     .venv/bin/python scripts/bench/compare_lm.py --work decoder --out lm.json
     .venv/bin/python scripts/bench/compare_lm.py --work hrm_moe --peers default,graph,graph+copies
+    .venv/bin/python scripts/bench/compare_lm.py --work decoder,decoder1024,decoder2048,decoder4096 \\
+        --peers graph,graph+float8,graph+float8rowwise --ours-also precision.blocks=fp8
 
 Both sides train the same model with the same batch on random tokens, in turns: `hrm_train bench step`, then PyTorch
 (lm_reference.py) in each variant of --peers, and so on for --rounds rounds; the fastest variant by its median counts.
@@ -13,8 +15,9 @@ gradients.
 
 A variant joins one of each of these by +, what is not named is the first: a mode (default, eager, reduce-overhead,
 max-autotune-no-cudagraphs, graph, graph-max-autotune), casts or copies, plain or chunked (the cross-entropy), auto,
-cudnn, flash or efficient (attention), and whole or parts (for HRM models parts is the first). lm_reference.py explains
-them.
+cudnn, flash or efficient (attention), plain, float8 or float8rowwise (torchao's linear layers), and whole or parts (for
+HRM models and float8 parts is the first). lm_reference.py explains them. Works in 8 bits have a table of their own:
+each side compared with its fastest turns in 16 bits.
 
 --out takes all turns as JSON; an error of a variant is told and it is left out. Needs a GPU, a build of hrm_train, and
 torch.
@@ -30,27 +33,47 @@ from comparison import HERE, ROOT, Group, command, gib, known, machine, run_benc
 
 NO_TEST = ["data.test=none", "train.eval_every=0", "train.micro_batch_size=0", "optim.name=adamw", "optim.grad_clip=1"]
 PEERS = "default,graph,graph+cudnn,graph+copies,graph+chunked,reduce-overhead,graph-max-autotune"
+DEFAULT_WORKS = "decoder,hrm_moe"
+OURS = "hrm_train"
+
+
+def decoder_of(layers, width, heads, inner, rows, tokens):
+    return dict(title=f"decoder, {layers} layers, D {width:,}, {rows} x {tokens:,} tokens", vocabulary=32000,
+                settings=["lm.arch=decoder", f"lm.layers={layers}", f"lm.hidden_size={width}", f"lm.num_heads={heads}",
+                          f"lm.inner={inner}", "data.encoder_len=0", f"data.decoder_len={tokens}",
+                          f"train.global_batch_size={rows}"])
+
+
 # name: title, our settings, vocabulary
 WORKS = {
     "decoder": dict(title="decoder, 12 layers, D 768, 16 x 1,024 tokens", vocabulary=32000,
                     settings=["lm.arch=decoder", "lm.layers=12", "lm.hidden_size=768", "lm.num_heads=12",
                               "data.encoder_len=0", "data.decoder_len=1024", "train.global_batch_size=16"]),
+    "decoder1024": decoder_of(12, 1024, 16, 3072, 16, 1024),
+    "decoder2048": decoder_of(8, 2048, 32, 6144, 8, 2048),
+    "decoder4096": decoder_of(4, 4096, 32, 12288, 8, 2048),
     "hrm_moe": dict(title="HRM-LM with experts, D 512, 8 x 512 tokens, prompts of 512", vocabulary=32000,
                     settings=["lm.arch=hrm", "lm.hidden_size=512", "lm.num_heads=8", "moe.experts=8", "moe.top_k=2",
                               "data.encoder_len=512", "data.decoder_len=512", "train.global_batch_size=8"]),
 }
 MODES = ["default", "eager", "reduce-overhead", "max-autotune-no-cudagraphs", "graph", "graph-max-autotune"]
 CHOICES = [("--mode", MODES), ("--precision", ["casts", "copies"]), ("--cross-entropy", ["plain", "chunked"]),
-           ("--sdpa", ["auto", "cudnn", "flash", "efficient", "math"]), ("--regions", ["whole", "parts"])]
+           ("--sdpa", ["auto", "cudnn", "flash", "efficient", "math"]),
+           ("--linear", ["plain", "float8", "float8rowwise"]), ("--regions", ["whole", "parts"])]
 TUNED = ("max-autotune-no-cudagraphs", "graph-max-autotune")  # their compilation times kernels, so it must be alone
+
+
+def in_8_bits(variant):
+    return "float8" in variant
 
 
 def peer_options(variant, kind):
     """The options of lm_reference.py that a variant stands for."""
     chosen = {option: words[0] for option, words in CHOICES}
-    if kind == "hrm":
+    if kind == "hrm" or in_8_bits(variant):
         chosen["--regions"] = "parts"
     for word in variant.split("+"):
+        # What two options call plain is the first one of either.
         option = next((option for option, words in CHOICES if word in words), None)
         if option is None:
             raise command.Failure(command.USAGE, f"no variant '{variant}': nothing is called '{word}'; see --help")
@@ -145,9 +168,9 @@ def compiled(args, work):
     return good
 
 
-def run_ours(args, work, folder):
+def run_ours(args, work, folder, more=()):
     words = [args.binary, "bench", "step", "--steps", str(args.steps), "--warmup", "10", "--settle", str(args.settle),
-             "--profile-steps", "0", *work["settings"]]
+             "--profile-steps", "0", *work["settings"], *more]
     result = run_bench(words, folder, args.limit)
     if "error" in result:
         raise command.Failure(command.MACHINE, f"hrm_train bench step: {result['error']}")
@@ -171,7 +194,10 @@ def measure(args, name, add):
                     if peer.parameters != ours["parameters"]:
                         raise command.Failure(command.DATA, f"{name}: hrm_train has {ours['parameters']} parameters, "
                                                             f"PyTorch {peer.parameters}: not the same model")
-                add(side="ours", variant="hrm_train", round=number, **ours)
+                add(side="ours", variant=OURS, round=number, **ours)
+                for more in args.ours_also:
+                    add(side="ours", variant=f"{OURS} {more}", round=number,
+                        **run_ours(args, work, scratch, more.split()))
                 for peer in list(peers):
                     result = peer.ask({"run": args.steps, "settle": args.settle}, args.limit)
                     add(side="pytorch", variant=peer.variant, round=number, **result)
@@ -198,23 +224,49 @@ def table(turns):
     others = []
     for name in dict.fromkeys(t["work"] for t in turns):
         mine = [t for t in turns if t["work"] == name]
-        ours = summary([t for t in mine if t["side"] == "ours"])
+        ours = summary([t for t in mine if t["variant"] == OURS])
         sides = {v: summary([t for t in mine if t["variant"] == v and t["side"] == "pytorch"])
                  for v in dict.fromkeys(t["variant"] for t in mine if t["side"] == "pytorch")}
         sides = {v: s for v, s in sides.items() if s}
-        if not ours or not sides:
+        wide = {v: s for v, s in sides.items() if not in_8_bits(v)}
+        others += [f"{name}, {v}: {spread(s)} ms, {gib(s['peak'])} GiB" for v, s in sides.items()]
+        if not ours or not wide:
             continue
-        best = min(sides, key=lambda v: sides[v]["median"])
+        best = min(wide, key=lambda v: wide[v]["median"])
         lines.append(f"| {mine[0]['title']} | {best} | {spread(sides[best])} | {spread(ours)} | "
                      f"**{sides[best]['median'] / ours['median']:.2f}** | "
                      f"{gib(sides[best]['peak'])}, {gib(ours['peak'])} |")
-        others += [f"{name}, {v}: {spread(s)} ms, {gib(s['peak'])} GiB" for v, s in sides.items()]
     return "\n".join(lines + [""] + others) + "\n"
+
+
+def table_of_8_bits(turns):
+    """What a side gains over its own fastest turns; nothing without such turns."""
+    lines = ["| work | side | variant | ms per step | gain over its 16 bits | peak memory |", "|---|---|---|---:|---:|---:|"]
+    for name in dict.fromkeys(t["work"] for t in turns):
+        mine = [t for t in turns if t["work"] == name]
+        found = {(side, variant): summary([t for t in mine if (t["side"], t["variant"]) == (side, variant)])
+                 for side, variant in dict.fromkeys((t["side"], t["variant"]) for t in mine)}
+        found = {key: s for key, s in found.items() if s}
+        for side in ("ours", "pytorch"):
+            def is_wide(variant):
+                return variant == OURS if side == "ours" else not in_8_bits(variant)
+            wide = [s for (at, variant), s in found.items() if at == side and is_wide(variant)]
+            if not wide:
+                continue
+            base = min(wide, key=lambda s: s["median"])
+            for (at, variant), s in found.items():
+                if at != side or is_wide(variant):
+                    continue
+                memory = f"{100 * (s['peak'] / base['peak'] - 1):+.0f} %" if s["peak"] and base["peak"] else "-"
+                lines.append(f"| {mine[0]['title']} | {side} | {variant} | {spread(s)} | "
+                             f"**{base['median'] / s['median']:.2f}** | {memory} |")
+    return "\n".join(["", *lines]) + "\n" if len(lines) > 2 else ""
 
 
 def main():
     parser = command.Parser(__doc__)
-    parser.add_argument("--work", default=",".join(WORKS), help="comma-separated (default: %(default)s)")
+    parser.add_argument("--work", default=DEFAULT_WORKS,
+                        help=f"of {', '.join(WORKS)}, comma-separated (default: %(default)s)")
     parser.add_argument("--peers", default=PEERS, help="variants of PyTorch, comma-separated (default: %(default)s)")
     parser.add_argument("--rounds", type=command.count(), default=3, help="turns of each side (default: %(default)s)")
     parser.add_argument("--steps", type=command.count(), default=40, help="of a turn (default: %(default)s)")
@@ -224,6 +276,8 @@ def main():
                         help="seconds that compiling, or a turn, may take (default: %(default)s)")
     parser.add_argument("--ours-set", action="append", default=[], metavar="KEY=VALUE",
                         help="a value of our configuration; the PyTorch side follows it")
+    parser.add_argument("--ours-also", action="append", default=[], metavar="'KEY=VALUE ...'",
+                        help="a further turn of ours with these values, e.g. precision.blocks=fp8; may be repeated")
     parser.add_argument("--vocabulary", type=command.count(0), default=0, help="another one (for tests of this script)")
     parser.add_argument("--python", default=sys.executable, help="with torch (default: this one)")
     parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
@@ -253,7 +307,7 @@ def main():
                 args.out.write_text(json.dumps(turns, indent=1) + "\n", encoding="utf-8")
 
         measure(args, name, add)
-    print(table(turns), end="")
+    print(table(turns) + table_of_8_bits(turns), end="")
     return 0
 
 

@@ -77,11 +77,12 @@ def has_experts(layer, every):
     return every > 0 and layer % every == every - 1
 
 
-class Linear(nn.Module):
+class Linear(nn.Linear):
     def __init__(self, inputs, outputs, bias=False):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(outputs, inputs) / math.sqrt(inputs))
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        super().__init__(inputs, outputs, bias)
+        nn.init.normal_(self.weight, std=1 / math.sqrt(inputs))
+        if bias:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x):
         return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))

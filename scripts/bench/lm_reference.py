@@ -12,6 +12,8 @@ compiled in mode default or max-autotune-no-cudagraphs, and the whole step, the 
 CUDA graph.
 --regions: whole compiles model and loss as one graph; parts compiles each memory's network, encoder, decoder and loss
 on their own, which for HRM models takes a fraction of the time (their recursion is not unrolled).
+--linear: float8 and float8rowwise let torchao (recipes tensorwise and rowwise) multiply in 8 bits in the linear layers
+of a decoder's blocks, which parts compiles with fullgraph=True; the head stays as it is. A CPU emulates it.
 --precision: casts keeps fp32 weights and converts them where they are used, as autocast does; copies keeps bf16
 weights beside fp32 masters that AdamW updates.
 
@@ -39,6 +41,7 @@ except ImportError:
 
 import lm_model  # noqa: E402
 
+RECIPES = dict(plain=None, float8="tensorwise", float8rowwise="rowwise")  # torchao's
 MODES = {"eager": None, "default": "default", "reduce-overhead": "reduce-overhead",
          "max-autotune-no-cudagraphs": "max-autotune-no-cudagraphs", "graph": "default",
          "graph-max-autotune": "max-autotune-no-cudagraphs"}
@@ -46,12 +49,31 @@ SDPA = dict(auto=None, cudnn=SDPBackend.CUDNN_ATTENTION, flash=SDPBackend.FLASH_
             efficient=SDPBackend.EFFICIENT_ATTENTION, math=SDPBackend.MATH)
 
 
+def convert(model, sizes, recipe, device):
+    """The linear layers of the blocks become torchao's, with the same parameters."""
+    try:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    except ImportError:
+        raise command.Failure(command.MACHINE, "there is no torchao for Python here; '.venv/bin/python -m pip install "
+                                               "torchao==0.17.0' installs it") from None
+    if sizes.kind != "decoder" or sizes.moe_every:
+        raise command.Failure(command.USAGE, "torchao's linear layers are for decoders without experts; use --linear plain")
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    if device == "cpu":
+        config = dataclasses.replace(config, emulate=True)
+    convert_to_float8_training(model.model.layers, config=config)
+
+
 class Trainer:
-    def __init__(self, sizes, mode, regions="whole", precision="casts", clip=1.0, device="cuda", lr=3e-4):
+    def __init__(self, sizes, mode, regions="whole", precision="casts", clip=1.0, device="cuda", lr=3e-4,
+                 linear="plain"):
         torch.set_float32_matmul_precision("high")
         torch.manual_seed(0)
         self.sizes, self.mode, self.device, self.lr, self.clip = sizes, mode, device, lr, clip
         self.model = lm_model.make_model(sizes).to(device)
+        self.linear = linear
+        if RECIPES[linear]:
+            convert(self.model, sizes, RECIPES[linear], device)
         self.params = list(self.model.parameters())
         self.masters = self.params
         if precision == "copies":
@@ -78,7 +100,7 @@ class Trainer:
                 part.compile(mode=mode, dynamic=False)
         else:
             for part in self.model.model.layers:
-                part.compile(mode=mode, dynamic=False)
+                part.compile(mode=mode, dynamic=False, fullgraph=self.linear != "plain")
         lm_model.cross_entropy = torch.compile(lm_model.cross_entropy, mode=mode, dynamic=False)
         return loss_of
 
@@ -231,7 +253,7 @@ def sizes_of(args):
 
 def measure(args, sizes):
     start = time.perf_counter()
-    trainer = Trainer(sizes, args.mode, args.regions, args.precision, args.clip, args.device)
+    trainer = Trainer(sizes, args.mode, args.regions, args.precision, args.clip, args.device, linear=args.linear)
     work = TimedSteps(trainer, random_batches(sizes, args.rows, args.tokens, args.prompt, args.prompt_mask,
                                               args.device))
     with sdpa_kernel(SDPA[args.sdpa]) if SDPA[args.sdpa] else contextlib.nullcontext():
@@ -240,7 +262,7 @@ def measure(args, sizes):
             torch.cuda.reset_peak_memory_stats()  # without what compiling took
         work.run(max(args.warmup - 1, 3))
         about = dict(kind=sizes.kind, mode=args.mode, regions=args.regions, precision=args.precision, sdpa=args.sdpa,
-                     cross_entropy=args.cross_entropy, rows=args.rows, tokens=args.tokens,
+                     linear=args.linear, cross_entropy=args.cross_entropy, rows=args.rows, tokens=args.tokens,
                      parameters=trainer.parameter_count(), warmup_s=round(time.perf_counter() - start, 1),
                      torch=torch.__version__)
         if not args.serve:
@@ -277,6 +299,7 @@ def main():
     parser.add_argument("--mode", choices=list(MODES), default="default", help="(default: %(default)s)")
     parser.add_argument("--regions", choices=["whole", "parts"], default="whole", help="(default: %(default)s)")
     parser.add_argument("--precision", choices=["casts", "copies"], default="casts", help="(default: %(default)s)")
+    parser.add_argument("--linear", choices=list(RECIPES), default="plain", help="(default: %(default)s)")
     parser.add_argument("--cross-entropy", choices=["plain", "chunked"], default="plain", help="(default: %(default)s)")
     parser.add_argument("--sdpa", choices=list(SDPA), default="auto", help="(default: %(default)s)")
     parser.add_argument("--clip", type=command.number(float, 0), default=1.0,

@@ -87,6 +87,17 @@ MemoryReport memory_report(at::Device device, bool whole_device) {
   return report;
 }
 
+void reset_memory_peaks(at::Device device) {
+#if HRM_WITH_CUDA
+  if (!device.is_cuda()) return;
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
+#else
+  (void)device;
+#endif
+}
+
 std::string memory_text(const MemoryReport& report) {
   const auto bytes = [](int64_t count) { return human_bytes(static_cast<uint64_t>(count)); };
   if (report.device_total == 0) return cat("peak ", bytes(report.host_resident_peak), " of resident memory");

@@ -116,6 +116,87 @@ TEST(BenchOps, MeasuresWhatTheFilterFits) {
   }
 }
 
+// By the reference, on tiny decoders.
+TEST(BenchFp8, ProductsPassesAndStepsOfEachWidth) {
+  const TempDir dir;
+  const fs::path file = dir / "fp8.json", temporary = dir / "tmp";
+  fs::create_directory(temporary);
+  const Result result = run({"bench",
+                             "fp8",
+                             "--widths",
+                             "32,48",
+                             "--steps",
+                             "3",
+                             "--warmup",
+                             "1",
+                             "--settle",
+                             "0",
+                             "--json",
+                             file.string(),
+                             "lm.layers=1",
+                             "lm.num_heads=2",
+                             "lm.kv_heads=1",
+                             "lm.inner=64",
+                             "data.decoder_len=16",
+                             "train.global_batch_size=2",
+                             "train.micro_batch_size=1",
+                             "precision.fp8_scaling=current",
+                             "runtime.device=cpu",
+                             "runtime.threads=1"},
+                            {.shell = "", .environment = "TMPDIR=" + temporary.string(), .input = ""});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("current scaling"), std::string::npos) << result.err;
+  EXPECT_EQ(entries(temporary), 0U) << "the random tokens are still there";
+  const json widths = json::parse(read(file)).at("widths");
+  ASSERT_EQ(widths.size(), 2U);
+  for (size_t i = 0; i < 2; ++i) {
+    const json& of = widths[i];
+    const int64_t width = i == 0 ? 32 : 48;
+    EXPECT_EQ(of.at("width"), width);
+    const std::vector<std::pair<int64_t, int64_t>> sizes = {
+        {width, 2 * width}, {width, width}, {width, 128}, {64, width}};
+    ASSERT_EQ(of.at("block").size(), sizes.size());
+    double wide = 0, narrow = 0, passes = 0;
+    for (size_t layer = 0; layer < sizes.size(); ++layer) {
+      const json& block = of.at("block").at(layer);
+      EXPECT_EQ(block.at("in"), sizes[layer].first);
+      EXPECT_EQ(block.at("out"), sizes[layer].second);
+      ASSERT_EQ(block.at("products").size(), 3U);
+      for (const json& product : block.at("products")) {
+        const double us = product.at("fp8_us"),
+                     flops = 2.0 * 16 * block.at("in").get<double>() * block.at("out").get<double>();
+        EXPECT_NEAR(product.at("fp8_tflops").get<double>(), 1e-6 * flops / us, 1e-9);
+        wide += product.at("wide_us").get<double>();
+        narrow += us;
+      }
+      ASSERT_EQ(block.at("passes").size(), 3U);
+      // Of the input in float32: read, and two copies of a byte written.
+      EXPECT_EQ(block.at("passes").at(0).at("bytes"), 6 * 16 * sizes[layer].first);
+      for (const json& pass : block.at("passes")) passes += pass.at("us").get<double>();
+    }
+    EXPECT_NEAR(of.at("products_ratio").get<double>(), wide / narrow, 1e-9);
+    EXPECT_NEAR(of.at("passes_us").get<double>(), passes, 1e-6);
+    EXPECT_EQ(of.at("step").at("precision"), "fp32");
+    EXPECT_EQ(of.at("fp8_step").at("precision"), "fp32 with fp8 blocks");
+    EXPECT_EQ(of.at("step").at("parameters"), of.at("fp8_step").at("parameters"));
+    const auto median = [&](const char* side) { return of.at(side).at("step_ms").at("median").get<double>(); };
+    EXPECT_NEAR(of.at("step_ratio").get<double>(), median("step") / median("fp8_step"), 1e-9);
+  }
+  for (const char* part : {"width 48: 1 layers, inner width 64, 1 x 16 tokens", "quantise the gradient", "2 x 16"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
+  }
+}
+
+TEST(BenchFp8, Refusals) {
+  const std::vector<std::string> words = {"bench", "fp8", "--widths"};
+  expect_refusal(ExitCode::environment, {"bench", "fp8"}, {"runtime.device is 'cuda'", "runtime.device=cpu"});
+  expect_refusal(ExitCode::usage, with(words, {"24"}), {"24 is not a multiple of 16"});
+  expect_refusal(ExitCode::usage, with(words, {"32", "lm.hidden_size=48"}), {"lm.hidden_size", "--widths"});
+  expect_refusal(ExitCode::usage, with(words, {"32", "task=puzzle"}), {"plain decoders", "leave out task"});
+  expect_refusal(ExitCode::usage, with(words, {"32", "moe.experts=4"}), {"plain decoders", "moe.experts"});
+  expect_refusal(ExitCode::usage, with(words, {"32", "data.train=x"}), {"random tokens", "data.train"});
+}
+
 TEST(Bench, ExpertsOfBothKinds) {
   const TempDir dir;
   const auto file = dir / "moe.json";
@@ -230,7 +311,7 @@ TEST(BenchTokenizer, MeasuresAText) {
 TEST(Bench, WrongInput) {
   const TempDir dir;
   expect_refusal(ExitCode::usage, {"bench"},
-                 {"give a subcommand: step, ops, moe, scan, contrastive, eval, comm, tokenizer, generate"});
+                 {"give a subcommand: step, ops, fp8, moe, scan, contrastive, eval, comm, tokenizer, generate"});
   expect_refusal(ExitCode::usage, {"bench", "stp"}, {"unknown subcommand 'stp'", "did you mean 'step'?"});
   expect_refusal(ExitCode::usage, {"bench", "step", "--steps", "0"}, {"--steps"});
   expect_refusal(ExitCode::usage,

@@ -337,8 +337,12 @@ class LanguageModels(unittest.TestCase):
         options = compare_lm.peer_options("graph+copies", "hrm")
         self.assertEqual(dict(zip(options[::2], options[1::2])),
                          {"--mode": "graph", "--precision": "copies", "--cross-entropy": "plain", "--sdpa": "auto",
-                          "--regions": "parts"})
+                          "--linear": "plain", "--regions": "parts"})
         self.assertIn("whole", compare_lm.peer_options("eager", "decoder"))
+        options = compare_lm.peer_options("graph+float8rowwise", "decoder")
+        self.assertEqual(options[options.index("--linear") + 1], "float8rowwise")
+        self.assertIn("parts", options, "torchao's blocks are compiled one by one")
+        self.assertIn("whole", compare_lm.peer_options("graph+float8+whole", "decoder"))
         with self.assertRaisesRegex(compare_lm.command.Failure, "nothing is called 'best'"):
             compare_lm.peer_options("graph+best", "decoder")
 
@@ -352,6 +356,19 @@ class LanguageModels(unittest.TestCase):
         text = compare_lm.table(turns)
         self.assertIn("| small | default | 41.0 (40.0-90.0) | 20.5 (20.0-21.0) | **2.00** | 1.0, 1.0 |", text)
         self.assertIn("decoder, graph: 44.0 (39.0-45.0) ms, 1.0 GiB", text)
+        self.assertEqual(compare_lm.table_of_8_bits(turns), "")
+
+    def test_8_bits_are_compared_with_16_bits_of_the_same_side(self):
+        def turn(side, variant, ms, peak=2**30):
+            return dict(work="decoder", title="small", side=side, variant=variant, ms_per_step=ms, peak_bytes=peak)
+        turns = [turn("ours", "hrm_train", 20), turn("ours", "hrm_train precision.blocks=fp8", 16, 2**29)]
+        turns += [turn("pytorch", "default", 60), turn("pytorch", "graph", 30), turn("pytorch", "graph+float8", 24)]
+        self.assertIn("| small | graph | 30.0 (30.0-30.0) | 20.0 (20.0-20.0) | **1.50** |", compare_lm.table(turns),
+                      "the fastest variant in 16 bits, and ours in 16 bits")
+        text = compare_lm.table_of_8_bits(turns)
+        self.assertIn("| small | ours | hrm_train precision.blocks=fp8 | 16.0 (16.0-16.0) | **1.25** | -50 % |", text)
+        self.assertIn("| small | pytorch | graph+float8 | 24.0 (24.0-24.0) | **1.25** | +0 % |", text)
+        self.assertEqual(text.count("small"), 2)
 
 
 class Groups(unittest.TestCase):
@@ -522,6 +539,72 @@ class LanguageQuality(unittest.TestCase):
         self.assertNotIn("dropped", got)
 
 
+class Fp8Quality(unittest.TestCase):
+    """With a stand-in for hrm_train that keeps a list of its calls, and waits to be stopped where a file says so."""
+
+    PROGRAM = """#!{python}
+import json, os, pathlib, signal, sys, time
+keys = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+runs = pathlib.Path(keys["run.dir"])
+folder = runs / keys["run.name"]
+folder.mkdir(parents=True, exist_ok=True)
+with open(runs / "calls", "a") as file:
+    print(keys["run.name"], os.environ.get("CUDA_VISIBLE_DEVICES"), keys.get("precision.fp8_scaling"), keys.get("x.y"), file=file)
+if (runs / "fail").exists():
+    sys.exit("error: no room")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+while (runs / "wait").exists():
+    time.sleep(0.01)
+bits = 2.0 + 0.1 * int(keys["run.seed"]) + (0.01 if "precision.blocks" in keys else 0)
+end = dict([("step", int(keys["train.steps"])), ("perf/step_ms", 7), ("train/fp8/input/saturated", 0.25)])
+for key in ("loss", "bits_per_byte", "accuracy", "tokens"):
+    end["eval/" + key] = bits
+(folder / "metrics.jsonl").write_text(json.dumps(end))
+"""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="hrm_fp8_quality_test_")))
+        self.runs, self.program = self.folder / "runs", self.folder / "hrm_train"
+        self.runs.mkdir()
+        self.program.write_text(self.PROGRAM.format(python=sys.executable))
+        self.program.chmod(0o755)
+
+    def start(self, *more):
+        (self.runs / "calls").write_text("")
+        done = subprocess.run([sys.executable, "-B", ROOT / "scripts/bench/fp8_quality.py", "--binary", self.program,
+                               "--work", self.runs, "--data", self.folder, "--out", self.folder / "table.md", *more],
+                              capture_output=True, text=True, timeout=60,
+                              env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "3,5"})
+        return done, sorted((self.runs / "calls").read_text().splitlines())
+
+    def test_it_stops_goes_on_and_compares_equal_seeds(self):
+        (self.runs / "wait").touch()
+        done, calls = self.start("--which", "decoder", "--minutes", "0.01")
+        self.assertEqual(done.returncode, 75, done.stderr)
+        self.assertIn("stopped with 6 of 6 runs to finish, decoder_bf16_1000_0 next", done.stderr)
+        self.assertEqual({call.split()[1] for call in calls}, {"3", "5"}, "one run on each GPU")
+        self.assertEqual(len(calls), 2)
+        (self.runs / "wait").unlink()
+        done, calls = self.start("--which", "decoder,wide", "--fp8-set", "x.y=1")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(len(calls), 6 + 3, "wide has one seed")
+        self.assertEqual({tuple(call.split()[2:]) for call in calls},
+                         {("None", "None"), ("delayed", "1"), ("current", "1")})
+        self.assertIn("| decoder, 1,000 steps | bf16 | 2.0000, 2.1000 | - | - | 25.0 % | 7.0 |", done.stdout)
+        self.assertIn("| decoder, 1,000 steps | delayed | 2.0100, 2.1100 | +0.49 % | +0.0100 | 25.0 % | 7.0 |",
+                      done.stdout)
+        self.assertIn("| wide, 3,000 steps | current | 2.0100 | +0.50 % |", done.stdout)
+        self.assertEqual((self.folder / "table.md").read_text(), done.stdout)
+        done, calls = self.start("--which", "decoder,wide")
+        self.assertEqual((done.returncode, calls), (0, []), "nothing is done twice")
+
+    def test_one_that_fails_ends_all(self):
+        (self.runs / "fail").touch()
+        done, _ = self.start("--jobs", "2")
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertRegex(done.stderr, "^error: decoder_.* ended with 1: error: no room\n$")
+
+
 class PolychromicQuality(unittest.TestCase):
     """With a stand-in for hrm_train that writes what the script reads and keeps a list of its calls."""
 
@@ -685,6 +768,14 @@ class WrongInput(unittest.TestCase):
         self.refused(script, 2, "no run 'nothing'", "--which", "decoder,nothing", "--binary", "/bin/true")
         self.refused(script, 3, "'/no/hrm_train' is no program", "--binary", "/no/hrm_train")
         self.refused(script, 3, "cannot write", "--binary", "/bin/true", "--out", self.dir / "no/x.json")
+
+    def test_fp8_quality(self):
+        script = "fp8_quality.py"
+        self.refused(script, 2, "no work 'nothing'", "--which", "decoder,nothing", "--binary", "/bin/true")
+        self.refused(script, 3, "'/no/hrm_train' is no program", "--binary", "/no/hrm_train")
+        self.refused(script, 3, "cannot write", "--binary", "/bin/true", "--out", self.dir / "no/x.md")
+        self.refused(script, 4, "there is no folder", "--binary", "/bin/true", "--data", self.dir / "no")
+        self.refused(script, 2, "above 0", "--minutes", "0")
 
     def test_save_cost(self):
         script = "save_cost.py"

@@ -64,6 +64,12 @@ TEST_P(LanguageGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
   expect_same(resumed);
 }
 
+TEST(Fp8OnAGpu, TheStartSaysThatSmallLayersGainNothing) {
+  HRM_NEEDS_GPU();
+  SmallLanguage run(fresh_folder("runs"), on_gpu({"data.encoder_len=32", "precision.blocks=fp8"}, true));
+  EXPECT_NE(run.task.describe().find("gain nothing here"), std::string::npos) << run.task.describe();
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Variants, LanguageGpu,
     ::testing::Values(LanguageGpuVariant{"hrm", {"train.micro_batch_size=4", "objective.deep_supervision=0.5"}},

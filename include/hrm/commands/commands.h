@@ -136,6 +136,16 @@ struct BenchOpsOptions {
 };
 int run_bench_ops(const BenchOpsOptions& options);
 
+struct BenchFp8Options {
+  std::vector<int64_t> widths = {768, 1024, 2048, 4096};
+  std::vector<std::string> overrides;  // of the decoders; those of precision.fp8_* of the step in 8 bits alone
+  int64_t steps = 20, warmup = 10;     // as of BenchStepOptions
+  double settle = 1;
+  std::string json_out;
+};
+// Times products, quantisation and whole training steps of plain decoders in 16 and in 8 bits.
+int run_bench_fp8(const BenchFp8Options& options);
+
 struct BenchMoeOptions {
   int64_t tokens = 16384, dim = 1024, width = 4096, experts = 8, top_k = 2;
   std::string activation = "gelu";  // a value of moe.activation

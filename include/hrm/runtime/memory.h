@@ -30,6 +30,10 @@ struct MemoryReport {
 // device_used and device_total, which the driver has to be asked for, only with `whole_device`.
 MemoryReport memory_report(at::Device device, bool whole_device = true);
 
+// Gives cached memory back to the driver and starts the peaks anew, so that the next report is of later work alone.
+// Nothing on the CPU.
+void reset_memory_peaks(at::Device device);
+
 // A block of host memory, page-locked if `page_locked`, so that copies from the GPU overlap with other work. It is
 // exactly as large as requested; LibTorch's pinned blocks are powers of two. Its pages exist at once, so later use
 // costs no page faults. Throws Error(environment) if there is no room.

@@ -21,6 +21,7 @@
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/language_eval.h"
 #include "hrm/tasks/language_rows.h"
+#include "hrm/tasks/plan.h"
 #include "hrm/tasks/staged_batches.h"
 #include "hrm/tasks/task.h"
 
@@ -87,6 +88,7 @@ class LanguageTask : public Task {
   void begin_fp8_step(int64_t step);
   void balance_experts(const at::Tensor& skip);
   std::string fp8_text() const;
+  PlanInput plan_of_blocks() const;
   void count_tokens();
   LanguageRows micro_rows(int64_t first) const;
   at::Tensor metrics_of(const models::LanguageOutput& output, const objectives::LanguageLoss& loss, double share,

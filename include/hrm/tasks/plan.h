@@ -26,6 +26,10 @@ struct GpuFacts {
   double link_bytes_per_s = 0;  // to any other GPU of its node, in one direction
   bool nvlink = false;          // what links them; else PCI Express, as where NVLink bridges join pairs only
 };
+const std::vector<GpuFacts>& known_gpus();
+// The first known GPU whose name is part of this one, in any case; null: none.
+const GpuFacts* find_gpu(const std::string& name);
+
 class ModelPlan;
 
 struct PlanInput {
@@ -36,6 +40,7 @@ struct PlanInput {
   double frozen_bytes = 0;                 // of these, in the dtype or format that they are kept in
   int64_t copied_parameters = 0;           // of all, values with a copy in the compute dtype
   int64_t fp8_parameters = 0;              // values of the weights that fp8 recursions or blocks read
+  double fp8_share = 0;                    // of the values of all linear layers that fp8 blocks could read
   std::vector<std::pair<int64_t, int64_t>> muon_matrices = {};  // rows and columns of what Muon iterates over
   int64_t train_examples = 0;   // of a table on the device; 0: the rows come from the host
   double flops_per_sample = 0;  // of the matrix products of a step, as Task::flops_per_step
@@ -111,6 +116,7 @@ struct ModelOutline {
   optim::GroupDefaults group_defaults = {};
   double flops_per_sample = 0;  // PlanInput::flops_per_sample
   int64_t fp8_parameters = 0;   // PlanInput::fp8_parameters
+  double fp8_share = 0;         // PlanInput::fp8_share
   int64_t metric_sums = 0;      // of Task::metric_names
 };
 

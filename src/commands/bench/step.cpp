@@ -1,8 +1,11 @@
 // hrm_train bench step, hrm_train bench eval.
+#include "commands/bench/step.h"
+
 #include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -164,7 +167,8 @@ bool agreed(parallel::Comm& comm, bool answer) {
   return value.item<int64_t>() != 0;
 }
 
-int bench_step(const BenchStepOptions& options, const config::LoadedConfig& loaded, train::Ranks& ranks) {
+int bench_step(const BenchStepOptions& options, const config::LoadedConfig& loaded, train::Ranks& ranks,
+               const std::function<void(const Json&)>& take) {
   const config::Config& config = loaded.config;
   train::check_same_program(*ranks.comm, loaded.to_json());
   const Runtime runtime = train::start_device(ranks, config);
@@ -234,15 +238,13 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   }
   log::progress_done();
   synchronize(runtime.device);
-  if (!comm.main()) return static_cast<int>(ExitCode::done);
-  print_step(json, std::cout);
-  write_benchmark(json, options.json_out);
+  if (comm.main()) take(json);
   return static_cast<int>(ExitCode::done);
 }
 
 }  // namespace
 
-int run_bench_step(const BenchStepOptions& options) {
+int measure_step(const BenchStepOptions& options, const std::function<void(const Json&)>& take) {
   const parallel::Launch launch = parallel::detect_launch();
   config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   config::Config& config = loaded.config;
@@ -253,7 +255,14 @@ int run_bench_step(const BenchStepOptions& options) {
   tasks::check_settings(loaded);
   if (launch.rank > 0) log::set_level(log::Level::error);
   return train::run_as_ranks(launch, config, train::job_of_run("bench step", config.run),
-                             [&](train::Ranks& ranks) { return bench_step(options, loaded, ranks); });
+                             [&](train::Ranks& ranks) { return bench_step(options, loaded, ranks, take); });
+}
+
+int run_bench_step(const BenchStepOptions& options) {
+  return measure_step(options, [&](const Json& json) {
+    print_step(json, std::cout);
+    write_benchmark(json, options.json_out);
+  });
 }
 
 int run_bench_eval(const BenchEvalOptions& options) {

@@ -92,6 +92,36 @@ void add_bench_ops(CLI::App& bench, Action& action) {
   });
 }
 
+void add_bench_fp8(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand(
+      "fp8", "time the products and the training step of plain decoders in bf16 and in 8 bits, by width");
+  auto o = std::make_shared<commands::BenchFp8Options>();
+  sub->add_option("--widths", o->widths, "widths of the decoders (lm.hidden_size), each a multiple of 16")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str()
+      ->check(CLI::Range(16, 1 << 16));
+  const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
+  add("--steps", o->steps, "timed steps of each decoder and precision");
+  add("--warmup", o->warmup, "steps before them that are not timed");
+  sub->add_option("--settle", o->settle, "then run untimed steps for this long, so that clocks settle under load")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 600.0));
+  add_overrides(*sub, o->overrides);
+  add_json_out(*sub, o->json_out);
+  sub->footer(
+      "examples: hrm_train bench fp8 --widths 1024,2048 precision.fp8_scaling=current\n"
+      "          hrm_train bench fp8 --widths 64 --steps 2 runtime.device=cpu lm.layers=1 data.decoder_len=32");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return commands::run_bench_fp8(*o);
+    };
+  });
+}
+
 void add_bench_moe(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("moe", "time a mixture-of-experts layer, forward and backward, and its parts");
   auto o = std::make_shared<commands::BenchMoeOptions>();
@@ -292,11 +322,12 @@ void add_plan_ranks(CLI::App& sub, commands::PlanOptions& o) {
 void add_bench(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand(
       "bench",
-      "measure the speed of steps, ops, evaluations, all-reduce, tokenizers and generation, and the error of "
-      "contrastive gradients");
+      "measure the speed of steps, ops, 8-bit products, evaluations, all-reduce, tokenizers and generation, and the "
+      "error of contrastive gradients");
   sub->require_subcommand(1);
   add_bench_step(*sub, action);
   add_bench_ops(*sub, action);
+  add_bench_fp8(*sub, action);
   add_bench_moe(*sub, action);
   add_bench_scan(*sub, action);
   add_bench_contrastive(*sub, action);

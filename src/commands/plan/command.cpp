@@ -1,6 +1,4 @@
 // hrm_train plan.
-#include <algorithm>
-#include <cctype>
 #include <functional>
 #include <iomanip>
 #include <iostream>
@@ -39,20 +37,13 @@ std::string gpu_here() {
   return "";
 }
 
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 GpuFacts choose_gpu(const std::string& wanted) {
   const std::string here = wanted.empty() ? gpu_here() : "";
-  const std::string name = lower_case(wanted.empty() ? here : wanted);
+  const std::string name = wanted.empty() ? here : wanted;
   if (name.empty()) return known_gpus().front();
+  if (const GpuFacts* gpu = tasks::find_gpu(name)) return *gpu;
   std::string names;
-  for (const GpuFacts& gpu : known_gpus()) {
-    if (name.find(lower_case(gpu.name)) != std::string::npos) return gpu;
-    names += (names.empty() ? "" : ", ") + gpu.name;
-  }
+  for (const GpuFacts& gpu : known_gpus()) names += (names.empty() ? "" : ", ") + gpu.name;
   if (wanted.empty()) {
     fail(ExitCode::usage, "plan does not know the GPU here, '", printable(here),
          "'; give one like it by --gpu: ", names);

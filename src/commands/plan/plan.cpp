@@ -102,6 +102,7 @@ PlanInput make_plan_input(const config::Config& config, std::shared_ptr<const ta
   const tasks::ModelOutline outline = input.model->outline(config);
   count_parameters(*outline.model, outline.group_defaults, input);
   input.fp8_parameters = outline.fp8_parameters;
+  input.fp8_share = outline.fp8_share;
   input.flops_per_sample = outline.flops_per_sample;
   return input;
 }

@@ -9,11 +9,10 @@
 namespace hrm::commands {
 
 using tasks::GpuFacts;
+using tasks::known_gpus;
 using tasks::Plan;
 using tasks::PlanInput;
 using tasks::PlanItem;
-
-const std::vector<GpuFacts>& known_gpus();
 
 // Counts the parameters of the configured model; `train_examples` is left 0.
 PlanInput make_plan_input(const config::Config& config, std::shared_ptr<const tasks::ModelPlan> model,

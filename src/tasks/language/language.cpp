@@ -17,6 +17,7 @@
 #include "hrm/ops/moe.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/reduce_maxima.h"
+#include "tasks/language/plan.h"
 
 namespace hrm::tasks {
 namespace {
@@ -416,8 +417,24 @@ std::string LanguageTask::fp8_text() const {
               " as before: embeddings, norms, attention, head", mixtures_.empty() ? "" : ", experts and routers",
               models::reads_prompts(config_.lm) ? ", the reasoning core with its bridge" : "",
               ", evaluation and generation");
-  if (runtime_.device.is_cpu()) text += "\n             the CPU multiplies in fp8 by the reference, which is slow";
+  if (runtime_.device.is_cpu()) {
+    text += "\n             the CPU multiplies in fp8 by the reference, which is slow";
+  } else if (const std::string why = why_fp8_does_not_pay(plan_of_blocks(), micro_batch_size_); !why.empty()) {
+    text += "\n             " + why;
+  }
   return text;
+}
+
+// By the rates of this GPU, or of one like it.
+PlanInput LanguageTask::plan_of_blocks() const {
+  const GpuFacts* gpu = find_gpu(runtime_.device_name);
+  const Fp8Parameters parameters = fp8_parameters(*model_, config_.precision);
+  return {.config = config_,
+          .model = std::make_shared<LanguagePlan>(config_.lm, models::language_sizes(config_.data, meta_.vocab_size)),
+          .fp8_parameters = parameters.count,
+          .fp8_share = parameters.share,
+          .gpu = gpu != nullptr ? *gpu : known_gpus().front(),
+          .ranks = comm_->ranks()};
 }
 
 void LanguageTask::visit_state(StateVisitor& visitor) {

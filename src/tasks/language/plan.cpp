@@ -23,11 +23,17 @@ constexpr double kMemoryBlockMs = 0.024, kMultiprocessors = 132;
 // Time of the passes over blocks, each by the slower of computing and moving.
 class LanguageClock {
  public:
-  explicit LanguageClock(const PlanInput& in)
-      : in_(in), w_(language_widths(in)), clock_(in.gpu), slowdown_(product_slowdown(in.config)) {}
+  explicit LanguageClock(const PlanInput& in, bool with_fp8 = true)
+      : in_(in),
+        w_(language_widths(in)),
+        clock_(in.gpu),
+        slowdown_(product_slowdown(in.config)),
+        fp8_(with_fp8 && in_fp8(in) ? in.fp8_share : 0) {}
 
-  double products = 0, attention = 0, others = 0;  // ms
-  double backward = 0;                             // of them
+  double products = 0, quantising = 0, attention = 0, others = 0;  // ms
+  double backward = 0;                                             // of them
+
+  double blocks() const { return products + quantising + attention + others; }
 
   // `forwards` passes without and `recorded` ones with a backward pass.
   void add(const BlockStack& stack, double forwards, double recorded) {
@@ -38,6 +44,11 @@ class LanguageClock {
       if (!one_kernel) block(stack, layer, forwards + recorded + again, 1, false);
       block(stack, layer, recorded, 2, true);
     }
+  }
+
+  // The copies of the weights in 8 bits: their maxima, then the values as they stand and transposed.
+  void weights() {
+    if (fp8_ > 0) quantising += clock_.moved((2 * size() + 2) * static_cast<double>(in_.fp8_parameters));
   }
 
   void head(double rows) {
@@ -59,6 +70,20 @@ class LanguageClock {
     const double flops = 2 * slowdown_ * rows * in * out;
     note(products, times * std::max(kLeastMs, clock_.slower(flops, kProductShare, bytes)), is_backward);
   }
+  // A linear layer of a token block, whose products are in 8 bits where fp8 is on. What it multiplies by its weight,
+  // its input or the gradient of its output, is read and written twice by a pass of its own.
+  void layer(double rows, double in, double out, double passes, double factor, bool is_backward) {
+    const double eights = fp8_;
+    product(rows, in, out, (1 - eights) * passes * factor, is_backward);
+    if (eights == 0) return;
+    const double bytes = rows * in + in * out + size() * rows * out;
+    const double ms = std::max(kLeastMs, clock_.slower(2 * rows * in * out, kFp8Share, bytes));
+    note(products, eights * passes * factor * ms, is_backward);
+    const double values = rows * (is_backward ? out : in);
+    note(quantising, eights * passes * std::max(kLeastMs, clock_.moved((size() + 2) * values)), is_backward);
+    if (in_.config.precision.fp8_scaling != config::Fp8Scaling::current) return;
+    note(quantising, eights * passes * std::max(kLeastMs, clock_.moved(size() * values)), is_backward);
+  }
   void pass(double bytes, double times, bool is_backward) {
     note(others, times * std::max(kLeastMs, clock_.moved(bytes)), is_backward);
   }
@@ -76,27 +101,32 @@ class LanguageClock {
   }
 
   // A block `passes` times; in a backward pass each product is two.
-  void block(const BlockStack& s, int64_t layer, double passes, double factor, bool is_backward) {
+  void block(const BlockStack& s, int64_t layer_index, double passes, double factor, bool is_backward) {
     if (passes == 0) return;
     const double n = s.positions(), unit = n * w_.model * size(), qk = n * (w_.queries + w_.values) * size();
     if (s.mamba2) return mamba2(s, passes, factor, is_backward);
-    product(n, w_.model, w_.queries + 2 * w_.values, passes * factor, is_backward);
-    product(n, w_.queries, w_.model, passes * factor, is_backward);
+    const double fp8 = s.reads == BlockStack::Reads::memory ? std::exchange(fp8_, 0) : fp8_;
+    layer(n, w_.model, w_.queries + 2 * w_.values, passes, factor, is_backward);
+    layer(n, w_.queries, w_.model, passes, factor, is_backward);
     attend(s, s.keys, passes * factor, is_backward);
     if (s.cross) {
-      product(n, w_.model, w_.queries, passes * factor, is_backward);
+      layer(n, w_.model, w_.queries, passes, factor, is_backward);
       product(s.rows * s.memory, w_.model, 2 * w_.values, passes * factor, is_backward);
-      product(n, w_.queries, w_.model, passes * factor, is_backward);
+      layer(n, w_.queries, w_.model, passes, factor, is_backward);
       attend(s, s.memory, passes * factor, is_backward);
     }
     pass(2 * qk, passes * factor, is_backward);                        // rotation
     pass(2 * unit, (s.cross ? 3 : 2) * passes * factor, is_backward);  // norms
-    if (has_experts(in_, s, layer)) return experts(n, passes, factor, is_backward);
-    const bool gated = !prototype(in_);
-    product(n, w_.model, (gated ? 2 : 1) * w_.inner, passes * factor, is_backward);
-    product(n, w_.inner, w_.model, passes * factor, is_backward);
-    const bool fused = gated && size() < 4 && in_.gpu.capability == 90;
-    if (!fused) pass(3 * n * w_.inner * size(), passes * factor, is_backward);
+    if (has_experts(in_, s, layer_index)) {
+      experts(n, passes, factor, is_backward);
+    } else {
+      const bool gated = !prototype(in_);
+      layer(n, w_.model, (gated ? 2 : 1) * w_.inner, passes, factor, is_backward);
+      layer(n, w_.inner, w_.model, passes, factor, is_backward);
+      const bool fused = gated && size() < 4 && in_.gpu.capability == 90;  // but not in 8 bits
+      pass(3 * n * w_.inner * size(), (fused ? fp8_ : 1) * passes * factor, is_backward);
+    }
+    fp8_ = fp8;
   }
 
   void experts(double n, double passes, double factor, bool is_backward) {
@@ -142,6 +172,7 @@ class LanguageClock {
   LanguageWidths w_;
   TimeModel clock_;
   double slowdown_;
+  double fp8_;  // share of the blocks' linear layers that multiply in 8 bits
 };
 
 }  // namespace
@@ -222,17 +253,53 @@ bool has_experts(const PlanInput& in, const BlockStack& stack, int64_t layer) {
   return models::is_expert_block(in.config, answer ? models::BlockPlace::decoder : models::BlockPlace::encoder, layer);
 }
 
-void LanguagePlan::add_times(const PlanInput& in, Plan& plan) const {
-  const auto rows = static_cast<double>(in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
-  const LanguagePasses p = language_passes(in, rows);
-  LanguageClock clock(in);
+namespace {
+
+void add_blocks(LanguageClock& clock, const LanguagePasses& p) {
   clock.add(p.encoder, 0, 1);
   clock.add(p.fast, (p.cycles - p.recorded) * p.steps, p.recorded * p.steps);
   clock.add(p.slow, p.cycles - p.recorded, p.recorded);
   clock.add(p.decoder, 0, p.answers);
+}
+
+}  // namespace
+
+double fp8_gain_ms(const PlanInput& in, int64_t micro) {
+  const LanguagePasses p = language_passes(in, static_cast<double>(micro));
+  const double micro_batches = static_cast<double>(in.config.train.global_batch_size / in.ranks / micro);
+  LanguageClock eights(in), weights(in), wide(in, /*with_fp8=*/false);
+  add_blocks(eights, p);
+  add_blocks(wide, p);
+  weights.weights();
+  return wide.blocks() - eights.blocks() - weights.quantising / micro_batches;
+}
+
+std::string why_fp8_does_not_pay(const PlanInput& in, int64_t micro) {
+  const double ms = fp8_gain_ms(in, micro);
+  if (ms > 0) return "";
+  const LanguageWidths w = language_widths(in);
+  const BlockStack decoder = language_passes(in, static_cast<double>(micro)).decoder;
+  return cat("fp8: layers of ", w.model, " by ", w.inner, " with ", decoder.positions(),
+             " tokens gain nothing here; set precision.blocks to same, or train wider layers or larger micro-batches");
+}
+
+void LanguagePlan::add_times(const PlanInput& in, Plan& plan) const {
+  const auto rows = static_cast<double>(in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
+  const LanguagePasses p = language_passes(in, rows);
+  LanguageClock clock(in);
+  add_blocks(clock, p);
   plan.backward_ms = clock.backward;
+  clock.weights();
   clock.head(p.answers * rows * (p.decoder.length - p.prefix));
-  plan.time.push_back({"matrix products", clock.products, "of blocks and of the head"});
+  plan.time.push_back({"matrix products", clock.products,
+                       in_fp8(in) ? cat("of blocks, ", percent(in.fp8_share), " of them in 8 bits, and of the head")
+                                  : "of blocks and of the head"});
+  if (in_fp8(in)) {
+    const int64_t micro = in.config.train.micro_batch_size;
+    const std::string no_gain = why_fp8_does_not_pay(in, micro > 0 ? micro : static_cast<int64_t>(rows));
+    plan.time.push_back(
+        {"quantising", clock.quantising, no_gain.empty() ? "8-bit copies of inputs, gradients and weights" : no_gain});
+  }
   plan.time.push_back({p.encoder.mamba2 ? "attention, scan" : "attention", clock.attention, ""});
   plan.time.push_back({"norms, rotation, loss", clock.others, "what is not inside a product"});
   add_optimizer_times(in, plan);
@@ -240,8 +307,9 @@ void LanguagePlan::add_times(const PlanInput& in, Plan& plan) const {
 }
 
 std::string LanguagePlan::shares() const {
-  return cat("matrix products reach ", percent(kProductShare), " of its FLOP/s, attention ", percent(kCausalShare),
-             ", none of them and no pass over memory takes less than ", 1e3 * kLeastMs, " us");
+  return cat("matrix products reach ", percent(kProductShare), " of its FLOP/s, those in 8 bits ", percent(kFp8Share),
+             ", attention ", percent(kCausalShare), ", none of them and no pass over memory takes less than ",
+             1e3 * kLeastMs, " us");
 }
 
 double LanguagePlan::backward_done(const PlanInput& in, int64_t groups, int64_t count) const {
@@ -275,21 +343,28 @@ bool in_fp8(const PlanInput& in) {
   return in.config.precision.blocks == config::BlockPrecision::fp8;
 }
 
+Fp8Parameters fp8_parameters(models::LanguageModel& model, const config::PrecisionConfig& precision) {
+  Fp8Parameters out;
+  if (precision.blocks != config::BlockPrecision::fp8) return out;
+  int64_t all = 0;
+  const auto layers = models::token_linears(model);
+  for (const auto& layer : layers) all += layer.linear->weight().numel();
+  for (const auto& layer : nn::without_skipped(layers, precision.fp8_skip)) out.count += layer.linear->weight().numel();
+  out.share = all > 0 ? static_cast<double>(out.count) / static_cast<double>(all) : 0;
+  return out;
+}
+
 ModelOutline LanguagePlan::outline(const config::Config& config) const {
   const auto model = models::make_language_model_outline(config, sizes_);
   const Mixtures mixtures = models::mixtures_of(*model);
-  int64_t fp8 = 0;
-  if (config.precision.blocks == config::BlockPrecision::fp8) {
-    for (const auto& layer : nn::without_skipped(models::token_linears(*model), config.precision.fp8_skip)) {
-      fp8 += layer.linear->weight().numel();
-    }
-  }
+  const Fp8Parameters fp8 = fp8_parameters(*model, config.precision);
   return {.model = model,
           .parameters = &model->parameter_set(),
           .blocks_run_once = model->blocks_run_once(),
           .group_defaults = language_group_defaults(mixtures),
           .flops_per_sample = models::training_flops_per_row(config, sizes_),
-          .fp8_parameters = fp8,
+          .fp8_parameters = fp8.count,
+          .fp8_share = fp8.share,
           .metric_sums = static_cast<int64_t>(language_metric_names(config, mixtures).size())};
 }
 

@@ -26,6 +26,9 @@ inline constexpr double kContext = 800.0 * (1 << 20);
 // 4.6 ms.
 inline constexpr double kProductShare = 0.67;
 inline constexpr double kCausalShare = 0.24;
+// Of products in 8 bits: a share of the data sheet's bf16 FLOP/s, which is half of its 8-bit rate. Fitted to the steps
+// of four decoders (tests/commands/language_plan_test.cpp). By themselves such products reach 1.07 to 1.28.
+inline constexpr double kFp8Share = 1.26;
 // The least time of a product, an attention or a pass over memory inside a graph. Fitted to the step of the HRM
 // language model with experts in docs/measurements/log.md, whose core is 72 blocks over few vectors, one after the
 // other.

@@ -1,6 +1,17 @@
-#include "commands/plan/plan.h"
+#include <algorithm>
+#include <cctype>
 
-namespace hrm::commands {
+#include "hrm/tasks/plan.h"
+
+namespace hrm::tasks {
+namespace {
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+}  // namespace
 
 const std::vector<GpuFacts>& known_gpus() {
   static const std::vector<GpuFacts> gpus{
@@ -13,4 +24,12 @@ const std::vector<GpuFacts>& known_gpus() {
   return gpus;
 }
 
-}  // namespace hrm::commands
+const GpuFacts* find_gpu(const std::string& name) {
+  const std::string wanted = lower_case(name);
+  for (const GpuFacts& gpu : known_gpus()) {
+    if (wanted.find(lower_case(gpu.name)) != std::string::npos) return &gpu;
+  }
+  return nullptr;
+}
+
+}  // namespace hrm::tasks
