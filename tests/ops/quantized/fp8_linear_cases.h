@@ -180,10 +180,13 @@ inline Fp8LinearResult exact_fp8_linear(const Fp8LinearCase& c) {
 
 // A sum of `terms` products, in tensor cores or (0 terms) outside: they add 32 products at a time to what has at least
 // 13 bits, and what has 13 bits leaves them every 128 terms. And a rounding of the result.
-inline void expect_product(const at::Tensor& ours, const at::Tensor& exact, int64_t terms, const std::string& what) {
+// sizes: how large the sums are on the way, where that differs from one to the other; otherwise a few standard
+// deviations of them, as of normal numbers.
+inline void expect_product(const at::Tensor& ours, const at::Tensor& exact, int64_t terms, const std::string& what,
+                           const at::Tensor& sizes = {}) {
   const at::Tensor flat = ours.reshape(exact.sizes()).to(at::kDouble);
-  // A few standard deviations of such sums, of normal numbers: how large they are on the way.
-  const double size = 4 * exact.sub(exact.mean()).std(/*unbiased=*/false).item<double>();
+  const at::Tensor size =
+      sizes.defined() ? sizes : 4 * exact.sub(exact.mean()).std(/*unbiased=*/false).expand(exact.sizes());
   const double steps = terms == 0 ? 4 : static_cast<double>(terms + 31) / 32;
   const double lost = ours.is_cuda() ? 0x1p-13 * steps : 0x1p-20;
   const double subnormal = ours.scalar_type() == at::kHalf ? 0x1p-25 : 0;

@@ -107,9 +107,15 @@ inline void check_fp8_rows_product(int64_t m, int64_t n, int64_t k, at::ScalarTy
   const at::Tensor y = fp8_rows_product(std::get<0>(a), std::get<0>(b), std::get<1>(a), std::get<1>(b), dtype,
                                         adds ? std::optional(residual) : std::nullopt);
   ASSERT_EQ(y.scalar_type(), dtype) << what;
-  at::Tensor exact = rows_stand_for(a).mm(rows_stand_for(b).t());
-  if (adds) exact += residual.to(at::kDouble);
-  expect_product(y, exact, fast_terms(k), what);
+  const at::Tensor left = rows_stand_for(a), right = rows_stand_for(b);
+  at::Tensor exact = left.mm(right.t());
+  // Four standard deviations of the sums of these two rows.
+  at::Tensor sizes = 4 / std::sqrt(static_cast<double>(k)) * left.norm(2, 1, true) * right.norm(2, 1, true).t();
+  if (adds) {
+    exact += residual.to(at::kDouble);
+    sizes += residual.to(at::kDouble).abs();
+  }
+  expect_product(y, exact, fast_terms(k), what, sizes);
 }
 
 struct Weight8RowsCase {

@@ -64,7 +64,7 @@ Fp8Rows quantize_fp8_rows_cuda(const at::Tensor& x, const OptionalTensor& factor
 void transpose_fp8_cuda(const at::Tensor& out, const at::Tensor& ones, const at::Tensor& values) {
   check_transpose_fp8(out, ones, values);
   const c10::cuda::CUDAGuard guard(values.device());
-  if (backend() != Backend::fused || values.size(0) % 16 != 0 || values.size(1) % 16 != 0 ||
+  if (backend() != Backend::fused || values.numel() == 0 || values.size(0) % 16 != 0 || values.size(1) % 16 != 0 ||
       !cuda::is_aligned(values) || !cuda::is_aligned(out)) {
     return reference::transpose_fp8_(out, ones, values);
   }
