@@ -87,7 +87,7 @@ std::vector<CausalVariant> kept_variants() {
   all.push_back({"dropout", "llama", {"lora.dropout=0.1"}});
   all.push_back({"nf4", "llama", {"hf.quantize=nf4"}});
   all.push_back({"recompute", "qwen3", {"hf.recompute=true"}});
-  for (const char* type : {"qwen3", "llama", "qwen2", "gemma"}) {
+  for (const char* type : {"qwen3", "llama", "qwen2", "gemma", "olmo2"}) {
     all.push_back({std::string(type) + "_fp8", type, {"lora.r=0", "precision.blocks=fp8"}});
   }
   all.push_back({"recompute_fp8", "qwen3", {"lora.r=0", "precision.blocks=fp8", "hf.recompute=true"}});

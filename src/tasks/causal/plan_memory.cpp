@@ -80,7 +80,10 @@ class CausalBlock {
     const double act = n * layer.down.in * size_, behind = facts_.form.norms_behind ? unit : 0;
     const auto read = [&](const PlannedLinear& linear) { return n * linear.in * (linear.fp8 ? 1 : size_); };
     CausalBlockMemory m;
+    // With norms behind, products alone read the residual streams: neither the block's input, which the block before
+    // counts, nor the one in the middle is kept.
     m.mixing = read(layer.qkv) + rstd + attention(layer) + unit + behind;
+    if (behind > 0) m.mixing -= (layer.qkv.fp8 ? unit : 0) + (layer.gate_up.fp8 ? unit : 0);
     if (layer.has_experts()) {
       m.feed_forward = experts(layer) + rstd + unit + behind;
       m.backward_feed_forward = unit + experts_backward(layer);
