@@ -137,7 +137,8 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
   std::vector<std::string> optional = StepGuard::optional_state();
   optional.insert(optional.end(), {MetricWindow::kStatePrefix, MetricWindow::kSwitchedStatePrefix,
                                    MetricWindow::kEarlierStatePrefix, EarlyStop::kStatePrefix});
-  if (const std::string more = task_.optional_state(); !more.empty()) optional.push_back(more);
+  const std::vector<std::string> of_task = task_.optional_state();
+  optional.insert(optional.end(), of_task.begin(), of_task.end());
   checkpoint::load_checkpoint(checkpoint, whole, optional);
   whole.hand_out();
   check_sources(info, checkpoint, accept_data_change);

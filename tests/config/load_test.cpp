@@ -305,6 +305,13 @@ TEST(Load, NamesOfOlderSystems) {
   EXPECT_EQ(parse(language, {"precision.blocks=same"}).config.precision.blocks, BlockPrecision::same);
   EXPECT_EQ(parse(language, {"precision.fp8_gradients=e5m2"}).config.precision.fp8_gradients, Fp8Gradients::e5m2);
   EXPECT_EQ(parse(language, {"train.mixed_precision=bf16"}).config.precision.blocks, BlockPrecision::same);
+  const std::vector<std::string> causal{"task=polychromic",           "hf.model=m",
+                                        "polychromic.objective=none", "lora.r=0",
+                                        "train.mixed_precision=fp8",  "train.fp8.warmup_steps=3"};
+  const Config whole = parse("{}", causal).config;
+  EXPECT_EQ(whole.precision.blocks, BlockPrecision::fp8);
+  EXPECT_EQ(whole.precision.recursions, RecursionPrecision::same);
+  EXPECT_EQ(whole.precision.fp8_warmup_steps, 3);
   EXPECT_NE(load_fault("{}", {"train.fp8.format=hybrid"}).find("use e4m3"), std::string::npos);
 
   EXPECT_FALSE(parse("{\"train\": {\"use_cuda_graphs\": false}}").config.runtime.cuda_graphs);

@@ -62,6 +62,67 @@ TEST(AnswerBatch, LabelsAreTheTokensOfTheAnswer) {
   EXPECT_EQ(batch.width(), 0);
 }
 
+TEST(AnswerBatch, WidthsArePaddedToAMultiple) {
+  EXPECT_EQ(answer_width(17, 20, 2), 20);
+  EXPECT_EQ(answer_width(17, 20, 2, 16), 32) << "above the most positions";
+  EXPECT_EQ(answer_width(3, 20, 2, 16), 16);
+  EXPECT_EQ(answer_width(3, 24, 3, 16), 16) << "8 padded";
+  EXPECT_EQ(answer_width(24, 24, 3, 2), 24);
+}
+
+// Rows that were written without padding, or with another, and are learned from again after a resume.
+TEST(AnswerBatch, RowsOfACheckpointAreWidenedOrCut) {
+  const auto comm = parallel::make_single_comm();
+  AnswerBatch::Options plain = room(/*positions=*/13), padded = plain;
+  plain.buckets = padded.buckets = 1;
+  padded.multiple = 16;
+  AnswerBatch from(plain, at::kCPU), to(padded, at::kCPU), back(plain, at::kCPU);
+  from.write(kPrompts, four_answers(), kLayout, /*only_finished=*/false, *comm);
+  from.set_advantages(at::tensor({1.0, 2.0, 3.0, 4.0}));
+  EXPECT_EQ(from.width(), 13);
+  // Longer rows of before stand where the padding comes.
+  to.write({{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {4}}, four_answers(), kLayout, /*only_finished=*/false, *comm);
+  EXPECT_EQ(to.width(), 16);
+  const auto copy = [](AnswerBatch& a, AnswerBatch& b) {
+    struct State : Stateful {
+      explicit State(AnswerBatch& of) : batch(of) {}
+      void visit_state(StateVisitor& visitor) override { batch.visit_state(visitor, 4, {}); }
+      AnswerBatch& batch;
+    } source(a);
+    const StateListing listed = list_state(source);
+    struct Loader : StateVisitor {
+      explicit Loader(const StateListing& from) : listing(from) {}
+      void tensor(const std::string& name, at::Tensor& tensor, StateRole, StateSlice) override {
+        for (const TensorEntry& entry : listing.tensors) {
+          if (entry.name != name) continue;
+          ASSERT_EQ(tensor.sizes(), entry.tensor.sizes()) << name;
+          tensor.copy_(entry.tensor);
+        }
+      }
+      void integer(const std::string& name, int64_t& value) override {
+        for (const auto& [other, number] : listing.integers) value = other == name ? number : value;
+      }
+      void real(const std::string&, double&) override {}
+      const StateListing& listing;
+    } loader(listed);
+    b.visit_state(loader, 4, {});
+  };
+  copy(from, to);
+  to.learn_again(kLayout, *comm);
+  EXPECT_EQ(to.width(), 16);
+  for (int64_t micro = 0; micro < 2; ++micro) {
+    const AnswerRows want = from.rows(micro), got = to.rows(micro);
+    EXPECT_TRUE(at::equal(got.ids.narrow(1, 0, 13), want.ids));
+    EXPECT_TRUE(at::equal(got.labels.narrow(1, 0, 13), want.labels));
+    EXPECT_TRUE((got.ids.narrow(1, 13, 3) == kPad).all().item<bool>()) << got.ids;
+    EXPECT_TRUE((got.labels.narrow(1, 13, 3) == kNone).all().item<bool>()) << got.labels;
+  }
+  copy(to, back);
+  back.learn_again(kLayout, *comm);
+  EXPECT_EQ(back.width(), 13);
+  EXPECT_TRUE(at::equal(back.rows(1).ids, from.rows(1).ids));
+}
+
 TEST(AnswerBatch, RefusesRowsThatDoNotFit) {
   const auto comm = parallel::make_single_comm();
   AnswerBatch batch(room(/*positions=*/3), at::kCPU);

@@ -182,6 +182,10 @@ INSTANTIATE_TEST_SUITE_P(
         PolychromicVariant{"nf4", with(kSemantic, {"hf.quantize=nf4", "lora.dropout=0.1", "lora.targets=q_proj,up_proj",
                                                    "grpo.start_step=5", "grpo.rewards=length", "grpo.num_generations=3",
                                                    "grpo.max_completion_length=8", "grpo.beta=0.05"})},
+        PolychromicVariant{"fp8_blocks", {"lora.r=0", "precision.blocks=fp8", "precision.fp8_warmup_steps=3"}},
+        PolychromicVariant{"fp8_blocks_again",
+                           with(kAgain, {"lora.r=0", "precision.blocks=fp8", "precision.fp8_warmup_steps=1",
+                                         "grpo.num_generations=3", "precision.compute=bf16"})},
         PolychromicVariant{"fp8", with(kSemantic, {"hf.quantize=fp8", "lora.dropout=0.1"})},
         PolychromicVariant{"int8", {"hf.quantize=int8", "lora.targets=q_proj,up_proj", "hf.recompute=true"}},
         // The checkpoint is of the phase before.

@@ -76,31 +76,32 @@ struct PrecisionConfig {
       Tasks{"puzzle"}, Resume::free);
     f("blocks", &PrecisionConfig::blocks, Choice<BlockPrecision>{}, "",
       "arithmetic of linear layers in token blocks while they train: same = as precision.compute; fp8 = 8-bit operands "
-      "in all three products, but not in heads, embeddings, norms, experts and the reasoning core. fp8 needs a GPU of "
-      "compute capability 8.9 or later; a CPU runs the reference, slowly",
-      Tasks{"language"}, Resume::free);
+      "in all three products, but not in heads, embeddings, norms, experts, the reasoning core and layers with biases. "
+      "fp8 needs lora.r=0 and a GPU of compute capability 8.9 or later; a CPU runs the reference, slowly",
+      Tasks{"language polychromic"}, Resume::free);
     f("fp8_scaling", &PrecisionConfig::fp8_scaling, Choice<Fp8Scaling>{}, "",
       "scales of activations and gradients of fp8 blocks: delayed = from the maxima of earlier steps; current = from "
       "each tensor's own maximum, which reads it once more; rows = each token and each output has a scale of its own, "
-      "and "
-      "weights' gradients are as with current, which takes most time. Weights always have current scales",
-      Tasks{"language"}, Resume::free, kFp8Blocks);
+      "and weights' gradients are as with current, which takes most time. Weights always have current scales",
+      Tasks{"language polychromic"}, Resume::free, kFp8Blocks);
     f("fp8_gradients", &PrecisionConfig::fp8_gradients, Choice<Fp8Gradients>{}, "",
       "format of the gradients of fp8 blocks: e5m2 has a wider range, e4m3 one more bit of mantissa. After a change on "
       "resume, scales start afresh",
-      Tasks{"language"}, Resume::free, kFp8Blocks);
+      Tasks{"language polychromic"}, Resume::free, kFp8Blocks);
     f("fp8_skip", &PrecisionConfig::fp8_skip, AnyText{}, "",
       "comma-separated globs of linear layers that stay in precision.compute, e.g. *.layers.0.*,*down_proj",
-      Tasks{"language"}, Resume::free, kFp8Blocks);
+      Tasks{"language polychromic"}, Resume::free, kFp8Blocks);
     f("fp8_amax_history", &PrecisionConfig::fp8_amax_history, IntRange{1, 1024}, "steps",
-      "number of past steps whose largest magnitude sets the scale of an fp8 tensor", Tasks{"puzzle language"},
-      Resume::free, OtherName{"train.fp8.recipe.amax_history_len"}, kFp8Recursions, kFp8Blocks);
+      "number of past steps whose largest magnitude sets the scale of an fp8 tensor",
+      Tasks{"puzzle language polychromic"}, Resume::free, OtherName{"train.fp8.recipe.amax_history_len"},
+      kFp8Recursions, kFp8Blocks);
     f("fp8_margin", &PrecisionConfig::fp8_margin, IntRange{0, 8}, "",
-      "leave headroom by dividing fp8 scales by 2^margin", Tasks{"puzzle language"}, Resume::free,
+      "leave headroom by dividing fp8 scales by 2^margin", Tasks{"puzzle language polychromic"}, Resume::free,
       OtherName{"train.fp8.recipe.margin"}, kFp8Recursions, kFp8Blocks);
     f("fp8_warmup_steps", &PrecisionConfig::fp8_warmup_steps, IntRange{0}, "steps",
       "steps before fp8 begins; until then recursions or blocks run in precision.compute, and blocks gather maxima",
-      Tasks{"puzzle language"}, Resume::free, OtherName{"train.fp8.warmup_steps"}, kFp8Recursions, kFp8Blocks);
+      Tasks{"puzzle language polychromic"}, Resume::free, OtherName{"train.fp8.warmup_steps"}, kFp8Recursions,
+      kFp8Blocks);
     f("loss_scale", &PrecisionConfig::loss_scale, RealRange{1, 16777216}, "",
       "scale that multiplies the loss at the start of an fp16 run. It halves when a gradient overflows, and that step "
       "is skipped",

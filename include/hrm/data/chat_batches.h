@@ -23,6 +23,8 @@ struct ChatBatchOptions {
   int64_t max_len = 512;
   int64_t buckets = 4;
   int64_t multiple = 8;
+  // In the end T is rounded up to a multiple of this, even above max_len. Not part of the order.
+  int64_t pad_to = 1;
   // Examples of this many batches are sorted by length before batching, so that a batch has similar lengths. 1 means
   // random batches.
   int64_t pool_batches = 1;

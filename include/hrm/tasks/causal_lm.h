@@ -13,6 +13,7 @@
 #include "hrm/models/decoder_lm.h"
 #include "hrm/nn/lora.h"
 #include "hrm/runtime/device.h"
+#include "hrm/tasks/polychromic_plan.h"
 #include "hrm/tasks/task.h"
 
 namespace hrm::tasks {
@@ -26,6 +27,8 @@ struct CausalLm {
 // Positions that rows need: hf.positions, or the length of prompts, responses and completions of this configuration.
 // Error(usage) where that is more than the model was made for (max_position_embeddings).
 int64_t causal_positions(const config::Config& config, const HfModelConfig& facts);
+// The same as passes of `plan` pad them. Error(usage) likewise.
+int64_t padded_causal_positions(const config::Config& config, const HfModelConfig& facts, const PolychromicPlan& plan);
 
 // Builds the model, fills it from hf.model or draws it by run.seed (hf.weights), and adds its adapter, which starts
 // from lora.adapter. Frozen weights beside an adapter are kept only in the compute dtype; those of the blocks' linear

@@ -15,10 +15,10 @@
 #include "hrm/data/language_stream.h"
 #include "hrm/data/text_encoder.h"
 #include "hrm/models/make_language_model.h"
-#include "hrm/nn/fp8_linears.h"
 #include "hrm/objectives/language.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
+#include "hrm/tasks/fp8_blocks.h"
 #include "hrm/tasks/language_eval.h"
 #include "hrm/tasks/language_rows.h"
 #include "hrm/tasks/plan.h"
@@ -59,10 +59,10 @@ class LanguageTask : public Task {
   std::vector<at::Tensor> step_inputs() const override;
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
-  int64_t graph_key() const override { return fp8_ ? static_cast<int64_t>(fp8_->mode()) : 0; }
+  int64_t graph_key() const override { return fp8_ ? fp8_->graph_key() : 0; }
   bool forms_return() const override { return false; }  // the warm-up of fp8 blocks
   void finish_step() override;
-  std::string optional_state() const override { return nn::Fp8Linears::kStatePrefix; }
+  std::vector<std::string> optional_state() const override { return {nn::Fp8Linears::kStatePrefix}; }
   void skip_batches(int64_t count) override;
   bool can_evaluate() const override { return !slices_.empty(); }
   std::string nothing_to_evaluate() const override {
@@ -80,12 +80,10 @@ class LanguageTask : public Task {
   void visit_state(StateVisitor& visitor) override;
 
   models::LanguageModel& model() { return *model_; }
-  const nn::Fp8Linears* fp8() const { return fp8_.get(); }  // null without precision.blocks=fp8
+  const nn::Fp8Linears* fp8() const { return fp8_ ? &fp8_->linears() : nullptr; }  // null without precision.blocks=fp8
 
  private:
   data::LanguageStreamOptions stream_options() const;
-  void make_fp8();
-  void begin_fp8_step(int64_t step);
   void balance_experts(const at::Tensor& skip);
   std::string fp8_text() const;
   PlanInput plan_of_blocks() const;
@@ -105,7 +103,7 @@ class LanguageTask : public Task {
   std::optional<data::TextEncoder> text_;
   std::shared_ptr<models::LanguageModel> model_;
   Mixtures mixtures_;
-  std::unique_ptr<nn::Fp8Linears> fp8_;  // registered
+  std::unique_ptr<Fp8Blocks> fp8_;  // registered; null without precision.blocks=fp8
   std::vector<std::string> metric_names_;
   mutable std::string train_digest_;
 

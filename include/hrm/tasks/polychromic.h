@@ -20,6 +20,7 @@
 
 #include "hrm/parallel/comm.h"
 #include "hrm/tasks/causal_lm.h"
+#include "hrm/tasks/fp8_blocks.h"
 #include "hrm/tasks/language_eval.h"
 #include "hrm/tasks/polychromic_answers.h"
 #include "hrm/tasks/polychromic_data.h"
@@ -43,6 +44,7 @@ class PolychromicTask : public Task {
   nn::ParameterSet& parameters() override { return lm_.model->parameter_set(); }
   optim::GroupDefaults group_defaults() const override;
   const std::vector<std::string>& metric_names() const override { return metrics_.names(); }
+  bool has_switched_metrics() const override { return fp8_ != nullptr; }
   // Means over the steps that have a value: diversity and rewards over those that sampled.
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override {
     return metrics_.summarize(sums, steps);
@@ -61,9 +63,11 @@ class PolychromicTask : public Task {
   bool waits_for_device(int64_t step) const override;
   std::vector<at::Tensor> step_inputs() const override;
   int64_t graph_key() const override;
+  // Widths come back, the modes of fp8 blocks do not.
+  bool forms_return() const override { return !fp8_ || !fp8_->changed_mode(); }
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
-  void finish_step() override { times_.finish_step(); }
+  void finish_step() override;
   void skip_batches(int64_t count) override;
   bool can_evaluate() const override { return data_.validation() != nullptr; }
   // Cross-entropy of the responses alone, on prompts that are not trained on.
@@ -76,10 +80,13 @@ class PolychromicTask : public Task {
   void write_files(const std::filesystem::path& run_dir) const override { write_hf_files(config_.hf, run_dir / "hf"); }
   std::string describe() const override;
   void visit_state(StateVisitor& visitor) override;
-  std::string optional_state() const override { return AnswerBatch::kStatePrefix; }
+  std::vector<std::string> optional_state() const override {
+    return {AnswerBatch::kStatePrefix, nn::Fp8Linears::kStatePrefix};
+  }
 
   CausalLm& lm() { return lm_; }
   const PolychromicPlan& plan() const { return plan_; }
+  const nn::Fp8Linears* fp8() const { return fp8_ ? &fp8_->linears() : nullptr; }  // null without precision.blocks=fp8
 
  private:
   AnswerBatch::Options answer_options() const;
@@ -92,6 +99,7 @@ class PolychromicTask : public Task {
   std::shared_ptr<parallel::Comm> comm_;
   PolychromicPlan plan_;
   CausalLm lm_;
+  std::unique_ptr<Fp8Blocks> fp8_;  // null without precision.blocks=fp8
   data::ChatEncoder chat_;
   PolychromicData data_;
   PolychromicSampling sampling_;

@@ -34,8 +34,9 @@ struct AnswerRows {
   std::optional<PrefixSharedTokens> shared = {};
 };
 
-// W for rows of up to `longest` positions where there is room for `positions`: the smallest of `buckets` widths.
-int64_t answer_width(int64_t longest, int64_t positions, int64_t buckets);
+// W for rows of up to `longest` positions, at most `positions`: the smallest of `buckets` widths, padded to a multiple
+// of `multiple`.
+int64_t answer_width(int64_t longest, int64_t positions, int64_t buckets, int64_t multiple = 1);
 
 class AnswerBatch {
  public:
@@ -45,6 +46,7 @@ class AnswerBatch {
     int64_t micro_batches = 1;  // M
     int64_t pad_id = 0;
     int64_t buckets = 1;       // widths W that there are
+    int64_t multiple = 1;      // of which W is one, even above T
     bool keeps_log_p = false;  // for several steps from one batch
     bool shares_prompts = false;
     int64_t response_tokens = 0;  // with shares_prompts: of the responses that share a pass, of a micro-batch
@@ -58,7 +60,8 @@ class AnswerBatch {
   // weights of the rows are still those of the previous step. Error(unexpected) for a row of more than T positions.
   void write(const std::vector<std::vector<int32_t>>& prompts, const Answers& answers, const AnswerLayout& layout,
              bool only_finished, parallel::Comm& comm);
-  // In place of write(): one more update from the rows that are there, by rewards.
+  // In place of write(): one more update from the rows that are there, by rewards. Rows of a checkpoint may have been
+  // padded to another multiple.
   void learn_again(const AnswerLayout& layout, parallel::Comm& comm);
   // The next step takes new answers.
   void forget() { updates_ = 0; }
@@ -79,9 +82,9 @@ class AnswerBatch {
   at::Tensor sampled_log_p(const AnswerRows& rows, const at::Tensor& log_p) const;
   at::Tensor step_labels() const;  // (rows, W), a view; a column without meaning where W is 0
 
-  // The tensors of the captured work, at static addresses: ids and labels (rows, T) int64, weights (rows, T) and
-  // advantages (rows) float32. If needed, also log-probabilities (rows, T) float32 and the tables of prefix sharing,
-  // int32; undefined otherwise.
+  // The tensors of the captured work, at static addresses: ids and labels (rows, P) int64, weights (rows, P) and
+  // advantages (rows) float32, where P is T, padded. If needed, also log-probabilities (rows, P) float32 and the tables
+  // of prefix sharing, int32; undefined otherwise.
   const at::Tensor& all_ids() const { return ids_; }
   const at::Tensor& all_labels() const { return labels_; }
   const at::Tensor& all_weights() const { return weights_; }
@@ -91,11 +94,12 @@ class AnswerBatch {
 
   // Prefix of the names in visit_state().
   static constexpr const char* kStatePrefix = "answers.";
-  // With keeps_log_p: answers that the next step may learn from, the first `rows` of this rank. By their place in the
-  // global batch, so that a run can continue with another number of ranks.
+  // With keeps_log_p: answers that the next step may learn from, the first `rows` of this rank, T positions of each. By
+  // their place in the global batch, so that a run can continue with another number of ranks.
   void visit_state(StateVisitor& visitor, int64_t rows, const StateSlice& slice);
 
  private:
+  void pad();
   void share(const at::Tensor& ids, const at::Tensor& labels, parallel::Comm& comm);
   at::Tensor written(const at::Tensor& all) const;
 

@@ -27,7 +27,8 @@ class PolychromicData {
   PolychromicData(const config::Config& config, const data::ChatEncoder& chat, const PolychromicPlan& plan,
                   const parallel::Comm& comm);
 
-  int64_t positions() const { return positions_; }  // of a row with prompt and response, at most
+  int64_t positions() const { return positions_; }                       // of a row with prompt and response, at most
+  int64_t padded_positions() const { return plan_.padded(positions_); }  // of a row of next()
   bool packed() const { return train_->packed(); }
   int64_t most_documents() const { return packed() ? train_->most_documents(positions_) : 0; }  // of a packed row
   const data::LanguageMeta& meta() const { return train_->meta(); }
@@ -35,7 +36,7 @@ class PolychromicData {
   // To the prompt of an example that a batch of GRPO has: of all examples with that prompt.
   std::vector<std::string> right_answers(int64_t example) const;
 
-  // This rank's rows of the global batch at position(), which then is behind it.
+  // This rank's rows of the global batch at position(), which then is behind it. Padded as the plan says.
   data::ChatBatch next(PolychromicKind kind);
   // XXH3-128, hex, of that global batch, the same on any number of ranks.
   std::string next_digest(PolychromicKind kind) const;

@@ -23,8 +23,9 @@ inline constexpr const char* kRewardPrefix = "reward/";
 class PolychromicMetrics {
  public:
   // `rewards`: names of the rewards of GRPO; Error(usage) where one stands twice. `measures_diversity`: whether steps
-  // that sample answers measure their diversity.
-  PolychromicMetrics(const PolychromicPlan& plan, const std::vector<std::string>& rewards, bool measures_diversity);
+  // that sample answers measure their diversity. `of_steps`: names of more values that each step has; they come last.
+  PolychromicMetrics(const PolychromicPlan& plan, const std::vector<std::string>& rewards, bool measures_diversity,
+                     const std::vector<std::string>& of_steps = {});
 
   const std::vector<std::string>& names() const { return names_; }
   // Its place in names(); Error(unexpected) where there is none.
@@ -33,6 +34,8 @@ class PolychromicMetrics {
   // Adds a 0-dim value of any floating type, without its gradient, to `sums`, (metrics) float64 on the device. Queues
   // one kernel, and may be captured.
   void add(at::Tensor& sums, const std::string& name, const at::Tensor& value) const;
+  // The same for the values of `of_steps`, (n) float64.
+  void add_of_steps(at::Tensor& sums, const at::Tensor& values) const;
 
   // Sums of the host, from zero in each step. Ranks' sums are added: each rank adds its share of a mean.
   void clear_host();
@@ -48,6 +51,7 @@ class PolychromicMetrics {
   std::map<std::string, int64_t> index_;
   std::vector<double> host_;
   bool measures_diversity_;
+  size_t first_of_steps_ = 0;
 };
 
 }  // namespace hrm::tasks

@@ -29,6 +29,11 @@ struct PolychromicPlan {
   int64_t grpo_from = 0;       // 0: never
   bool samples_for_diversity = false;
   bool diversity_has_gradient = false;  // false without it, and where it is a constant in the loss (compat)
+  // Rows are padded to a multiple of it. Above 1 with precision.blocks=fp8: the positions of each pass, rows x length,
+  // are then a multiple of 16.
+  int64_t row_multiple = 1;
+
+  int64_t padded(int64_t positions) const;  // to a multiple of row_multiple
 
   int64_t most_samples() const;  // rows of sampled answers that a step can have on this rank
   int64_t most_tokens() const;   // of an answer

@@ -48,7 +48,7 @@ class PuzzleTask : public Task {
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
   void finish_step() override;
-  std::string optional_state() const override { return nn::Fp8Recursions::kStatePrefix; }
+  std::vector<std::string> optional_state() const override { return {nn::Fp8Recursions::kStatePrefix}; }
   // As the official code does when it loads a checkpoint of other puzzles.
   std::vector<std::string> weights_by_sample() const override { return {"puzzle_emb.weights"}; }
   bool can_evaluate() const override { return test_ != nullptr; }

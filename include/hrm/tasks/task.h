@@ -119,9 +119,9 @@ class Task : public Stateful {
   // begins with the weights of another one, which had more or fewer, makes them anew of the mean of the old rows.
   virtual std::vector<std::string> weights_by_sample() const { return {}; }
 
-  // Prefix of state entries that depend on the configuration, so a run may be resumed with another choice. They start
-  // afresh if the checkpoint lacks them, and are skipped if nobody needs them. Empty: none.
-  virtual std::string optional_state() const { return ""; }
+  // Prefixes of state entries that depend on the configuration, so a run may be resumed with another choice. They start
+  // afresh if the checkpoint lacks them, and are skipped if nobody needs them.
+  virtual std::vector<std::string> optional_state() const { return {}; }
 
   // Files that the run folder shall hold so that its model can be used without the data, e.g. a tokenizer. Rank 0's.
   virtual void write_files(const std::filesystem::path&) const {}

@@ -22,8 +22,9 @@ const ChatBatchOptions& checked(const ChatBatchOptions& options) {
               options.global_batch_size % options.ranks == 0,
           ExitCode::usage, "a batch of ", options.global_batch_size, " samples cannot be split over ", options.ranks,
           " ranks: choose a multiple of the ranks");
-  require(options.max_len >= 1 && options.buckets >= 1 && options.multiple >= 1, ExitCode::usage, "rows of up to ",
-          options.max_len, " positions in ", options.buckets, " lengths, multiples of ", options.multiple);
+  require(options.max_len >= 1 && options.buckets >= 1 && options.multiple >= 1 && options.pad_to >= 1, ExitCode::usage,
+          "rows of up to ", options.max_len, " positions in ", options.buckets, " lengths, multiples of ",
+          options.multiple, ", padded to multiples of ", options.pad_to);
   require(options.pool_batches >= 1 && options.pool_batches <= kMostPooled / options.global_batch_size, ExitCode::usage,
           "a pool of ", options.pool_batches, " batches of ", options.global_batch_size, " examples; at most ",
           kMostPooled, " examples are sorted together, and at least one batch");
@@ -76,7 +77,8 @@ ChatBatch ChatBatches::batch(int64_t position) {
   for (const int64_t sample : samples) {
     longest = std::max(longest, source_->lengths(sample, {0, options_.max_len}).decoder_len);
   }
-  const int64_t length = internal::bucket_length(longest, options_.max_len, options_.buckets, options_.multiple);
+  const int64_t bucket = internal::bucket_length(longest, options_.max_len, options_.buckets, options_.multiple);
+  const int64_t length = (bucket + options_.pad_to - 1) / options_.pad_to * options_.pad_to;
   const int64_t rows = options_.global_batch_size / options_.ranks;
   ChatBatch result;
   result.position_before = position;

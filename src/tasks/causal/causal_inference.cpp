@@ -84,6 +84,7 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
   begin_opening(out, stored, config::polychromic_settings().name, "not of task polychromic");
   // The adapter comes from the checkpoint.
   out.config.lora.adapter.clear();
+  out.config.precision.blocks = config::BlockPrecision::same;  // for training alone
   out.runtime = ops::start_runtime_and_ops(out.config);
   const ChosenWeights chosen = choose_weights(stored.folder, weights);
   out.averaged = chosen.averaged;

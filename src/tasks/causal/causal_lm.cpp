@@ -41,7 +41,26 @@ int64_t causal_positions(const config::Config& config, const HfModelConfig& fact
   return positions;
 }
 
+int64_t padded_causal_positions(const config::Config& config, const HfModelConfig& facts, const PolychromicPlan& plan) {
+  const int64_t positions = causal_positions(config, facts), padded = plan.padded(positions);
+  require(padded <= facts.max_position_embeddings, ExitCode::usage, "precision.blocks = fp8 pads rows of ", positions,
+          " positions to ", padded, ", a multiple of ", plan.row_multiple, ", but the model of '", config.hf.model,
+          "' was made for ", facts.max_position_embeddings,
+          " (max_position_embeddings); make chat.max_length or the longest answer smaller by ",
+          positions - facts.max_position_embeddings / plan.row_multiple * plan.row_multiple,
+          ", or set precision.blocks to same");
+  return padded;
+}
+
 namespace {
+
+// Positions of the model's tables, enough for any number of ranks and micro-batches.
+int64_t table_positions(const config::Config& config, const HfModelConfig& facts) {
+  constexpr int64_t kMost = 16;  // PolychromicPlan::row_multiple
+  const int64_t positions = causal_positions(config, facts);
+  if (config.precision.blocks != config::BlockPrecision::fp8) return positions;
+  return std::min((positions + kMost - 1) / kMost * kMost, std::max(positions, facts.max_position_embeddings));
+}
 
 // Whether training changes the embedding or the head alone, so that a tied model has two weights from then on.
 bool unties(const config::LoraConfig& lora) {
@@ -163,7 +182,7 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
       !facts.experts.load_loss, ExitCode::usage, "'", config.hf.model,
       "/config.json' sets output_router_logits, which adds a loss of the routers' load to training; this program has "
       "no such loss for models of transformers; set it to false there");
-  const int64_t needed = causal_positions(config, facts);
+  const int64_t needed = table_positions(config, facts);
   CausalLm lm =
       open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)),
                            /*trains=*/config.lora.r == 0);

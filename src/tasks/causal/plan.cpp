@@ -10,10 +10,12 @@
 #include "hrm/base/text.h"
 #include "hrm/ops/moe.h"
 #include "hrm/ops/weight8.h"
+#include "hrm/tasks/fp8_blocks.h"
 #include "hrm/tasks/polychromic_answers.h"
 #include "hrm/tasks/polychromic_metrics.h"
 #include "hrm/tasks/polychromic_rewards.h"
 #include "hrm/tasks/prefix_sharing.h"
+#include "hrm/tasks/reduce_maxima.h"
 #include "tasks/causal/group_defaults.h"
 
 namespace hrm::tasks {
@@ -46,6 +48,10 @@ PlannedLinear* linear_of(PlannedLayer& layer, const std::string& name) {
   return nullptr;
 }
 
+bool in_fp8(const config::Config& config) {
+  return config.precision.blocks == config::BlockPrecision::fp8;
+}
+
 bool needs_encoder(const config::Config& config, const PolychromicPlan& plan) {
   const bool rewarded = plan.grpo_from > 0;
   const bool measures = plan.samples_for_diversity || (rewarded && rewards_need_diversity(config.grpo));
@@ -72,14 +78,14 @@ std::vector<CausalPass> causal_passes(const PlanInput& in, PolychromicKind kind,
   config::Config config = in.config;
   config.train.micro_batch_size = micro;
   const PolychromicPlan plan(config, in.ranks);
-  const int64_t T = config.chat.max_length - 1, rows = plan.answers(kind);
+  const int64_t most = config.chat.max_length - 1, T = plan.padded(most), rows = plan.answers(kind);
   const CausalPass responses{
       .tokens = number(micro * T), .rows = number(micro), .length = number(T), .response_labels = number(micro * T)};
   if (kind != PolychromicKind::rewards && !plan.learns_from_answers(kind)) return {responses};
 
   const int64_t new_tokens = plan.tokens(kind), longest = prompt + new_tokens - 1;
-  const int64_t room = config.hf.positions > 0 ? config.hf.positions : T + plan.most_tokens();
-  const int64_t W = answer_width(longest, room, config.chat.buckets);
+  const int64_t room = config.hf.positions > 0 ? config.hf.positions : most + plan.most_tokens();
+  const int64_t W = answer_width(longest, room, config.chat.buckets, plan.row_multiple);
   const SharedPrompts share = config.polychromic.share_prompts;
   const bool joins = share == SharedPrompts::responses && kind == PolychromicKind::diversity && !config.chat.packing &&
                      !(config.lora.r > 0 && config.lora.dropout > 0);
@@ -132,7 +138,7 @@ CausalPlan::CausalPlan(const config::Config& config, const PromptTokens& prompts
   positions_ = config.chat.max_length - 1;
   cache_positions_ = causal_positions(config, facts_);
   matrix_elements_ = matrix_elements(lm);
-  read_layers(lm);
+  read_layers(lm, config.precision);
   const PolychromicPlan plan(config, 1);
   require(prompts.longest <= positions_, ExitCode::usage, "prompts of ", prompts.longest,
           " tokens leave no room for a response in chat.max_length = ", config.chat.max_length,
@@ -140,7 +146,7 @@ CausalPlan::CausalPlan(const config::Config& config, const PromptTokens& prompts
   if (needs_encoder(config, plan)) encoder_ = planned_encoder(config.polychromic.diversity_encoder_model);
 }
 
-void CausalPlan::read_layers(const CausalLm& lm) {
+void CausalPlan::read_layers(const CausalLm& lm, const config::PrecisionConfig& precision) {
   layers_.resize(static_cast<size_t>(facts_.layers));
   std::map<std::string, at::Tensor> parameters;
   for (const auto& item : lm.model->named_parameters()) parameters[item.key()] = item.value();
@@ -177,6 +183,12 @@ void CausalPlan::read_layers(const CausalLm& lm) {
       linear->in = number(tensor.size(1));
       linear->out = number(rows);
       linear->trained = tensor.requires_grad();
+    }
+  }
+  if (precision.blocks == config::BlockPrecision::fp8) {
+    for (const nn::NamedLinear& layer : fp8_layers(*lm.model, precision)) {
+      const auto [index, rest] = in_layer(layer.name + ".weight");
+      linear_of(layers_[static_cast<size_t>(index)], rest)->fp8 = true;
     }
   }
   for (const nn::QuantizedLayer& layer : nn::quantized_layers(*lm.model)) {
@@ -245,13 +257,19 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
   add(PolychromicKind::diversity, shares.diversity);
   add(PolychromicKind::rewards, shares.rewards);
   const bool measures = plan.samples_for_diversity || (plan.grpo_from > 0 && rewards_need_diversity(config.grpo));
+  int64_t fp8 = 0;
+  if (in_fp8(config)) {
+    for (const nn::NamedLinear& layer : fp8_layers(*lm.model, config.precision)) fp8 += layer.linear->weight().numel();
+  }
+  const std::vector<std::string> of_steps = in_fp8(config) ? fp8_metric_names() : std::vector<std::string>();
   return {.model = lm.model,
           .parameters = &lm.model->parameter_set(),
           .blocks_run_once = false,
           .unmarked_groups = unmarked_groups(),
           .group_defaults = causal_group_defaults(),
           .flops_per_sample = 2 * matrix_elements_ * tokens / number(plan.micro_rows),
-          .metric_sums = static_cast<int64_t>(PolychromicMetrics(plan, rewards, measures).names().size())};
+          .fp8_parameters = fp8,
+          .metric_sums = static_cast<int64_t>(PolychromicMetrics(plan, rewards, measures, of_steps).names().size())};
 }
 
 // Blocks up to the first one that is trained.
@@ -503,6 +521,15 @@ void CausalPlan::rehearse_begin(const PlanInput& in, StepRehearsal& step) const 
   if (shares.diversity + shares.rewards > 0) step.note("answers", StepExchange::Moment::before_forward);
   reduce({2}, at::kFloat);
   step.note("tokens", StepExchange::Moment::before_forward);
+}
+
+// Fp8Blocks::update_scales.
+void CausalPlan::rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t /*own*/,
+                              StepRehearsal& step) const {
+  if (!in_fp8(in.config)) return;
+  const auto layers = static_cast<int64_t>(fp8_layers(*outline.model, in.config.precision).size());
+  reduce_maxima(step.comm(), at::empty({2 * layers}, at::device(at::kMeta).dtype(at::kFloat)));
+  step.note("fp8 maxima", StepExchange::Moment::after_backward);
 }
 
 }  // namespace hrm::tasks

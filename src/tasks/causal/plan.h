@@ -19,6 +19,7 @@ struct PlannedLinear {
   double in = 0, out = 0;
   double targets = 0, adapted = 0;  // projections with an adapter, and their outputs
   bool trained = false;             // the weight itself
+  bool fp8 = false;                 // by products in 8 bits
   bool keeps_input() const { return trained || targets > 0; }
 };
 // With experts, gate_up and down are those of one of them.
@@ -26,6 +27,7 @@ struct PlannedLayer {
   PlannedLinear qkv, o, gate_up, down;
   PlannedLinear router;
   bool has_experts() const { return router.out > 0; }
+  bool in_8_bits() const { return qkv.fp8 || o.fp8 || gate_up.fp8 || down.fp8; }
   bool trains() const {
     return qkv.keeps_input() || o.keeps_input() || gate_up.keeps_input() || down.keeps_input() || router.keeps_input();
   }
@@ -105,9 +107,10 @@ class CausalPlan : public ModelPlan {
   std::string shares() const override;
   double backward_done(const PlanInput& in, int64_t groups, int64_t count) const override;
   void rehearse_begin(const PlanInput& in, StepRehearsal& step) const override;
+  void rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t own, StepRehearsal& step) const override;
 
  private:
-  void read_layers(const CausalLm& lm);
+  void read_layers(const CausalLm& lm, const config::PrecisionConfig& precision);
   int64_t unmarked_groups() const;
 
   HfModelConfig facts_;

@@ -33,6 +33,7 @@ class CausalBlock {
     const double act = n * layer.down.in * size_;
     const bool behind = facts_.form.norms_behind;
     CausalBlockMemory m;
+    if (layer.in_8_bits()) return in_8_bits(layer);
     if (begun || layer.qkv.keeps_input()) {
       // The layer's input or, with norms behind, its result.
       m.mixing = (behind || layer.qkv.keeps_input() ? unit : 0) + (begun || behind ? rstd : 0) + unit +
@@ -72,6 +73,33 @@ class CausalBlock {
   }
 
  private:
+  // nn/fp8_block.cpp and ops/quantized/fp8_linear.cpp: of what a product in 8 bits reads, one byte of each value is
+  // kept. All weights are trained.
+  CausalBlockMemory in_8_bits(const PlannedLayer& layer) const {
+    const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_, rstd = n * kWide;
+    const double act = n * layer.down.in * size_, behind = facts_.form.norms_behind ? unit : 0;
+    const auto read = [&](const PlannedLinear& linear) { return n * linear.in * (linear.fp8 ? 1 : size_); };
+    CausalBlockMemory m;
+    // With norms behind, products alone read the residual streams: neither the block's input, which the block before
+    // counts, nor the one in the middle is kept.
+    m.mixing = read(layer.qkv) + rstd + attention(layer) + unit + behind;
+    if (behind > 0) m.mixing -= (layer.qkv.fp8 ? unit : 0) + (layer.gate_up.fp8 ? unit : 0);
+    if (layer.has_experts()) {
+      m.feed_forward = experts(layer) + rstd + unit + behind;
+      m.backward_feed_forward = unit + experts_backward(layer);
+    } else {
+      // The fused half computes the activation again.
+      const bool fused = layer.gate_up.fp8 && layer.down.fp8 && !facts_.form.gelu_gate && behind == 0;
+      m.feed_forward =
+          read(layer.gate_up) + rstd + behind + (facts_.form.gelu_gate ? 3 : 2) * act + (fused ? 0 : read(layer.down));
+      // Gradients of the activation, and of its result and of gates and ups in 8 bits, twice each.
+      m.backward_feed_forward = act + unit + 2 * n * (number(facts_.hidden_size) + 3 * layer.down.in);
+    }
+    m.output = unit;
+    m.backward_mixing = attention_backward();
+    return m;
+  }
+
   double rank() const { return number(in_.config.lora.r); }
 
   // What an adapter keeps besides its input.
@@ -104,7 +132,11 @@ class CausalBlock {
     if (facts_.form.wide_qk_norm) kept += n * ((q + kv) * size_ + 2 * kWide);
     // What o_proj reads, where that is a tensor of its own.
     const bool dropped = in_.config.lora.dora && in_.config.lora.dropout > 0 && layer.o.targets > 0;
-    if (dropped || (pass_.shared && layer.o.keeps_input())) kept += n * q * size_;
+    if (layer.o.fp8) {
+      kept += n * q;
+    } else if (dropped || (pass_.shared && layer.o.keeps_input())) {
+      kept += n * q * size_;
+    }
     return kept;
   }
 
@@ -308,7 +340,7 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
     return sum;
   }();
 
-  const double T = number(positions_), room = number(cache_positions_);
+  const double T = number(plan.padded(positions_)), room = number(cache_positions_);
   memory.add("positions", kWide * room * number(facts_.head_dim), "sines and cosines, fp32");
   memory.add("dequantised layer", size * largest_quantized_, "a workspace that quantised layers share");
   const double answers = number(plan.most_samples());

@@ -4,12 +4,30 @@
 
 #include <algorithm>
 
+#include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
 #include "hrm/runtime/nvtx.h"
 #include "tasks/causal/group_defaults.h"
 
 namespace hrm::tasks {
+namespace {
+
+std::unique_ptr<Fp8Blocks> open_fp8(const config::Config& config, const Runtime& runtime, const PolychromicPlan& plan,
+                                    CausalLm& lm) {
+  if (!runtime.precision.fp8_blocks) return nullptr;
+  padded_causal_positions(config, lm.facts, plan);
+  for (const nn::NamedLinear& layer : fp8_layers(*lm.model, config.precision)) {
+    const at::Tensor& weight = layer.linear->weight();
+    require(weight.size(0) % kFp8Multiple == 0 && weight.size(1) % kFp8Multiple == 0, ExitCode::usage,
+            "the linear layer ", layer.name, " of '", config.hf.model, "' multiplies ", weight.size(1), " by ",
+            weight.size(0), " values, but fp8 needs multiples of 16; skip it by precision.fp8_skip=", layer.name,
+            ", or set precision.blocks to same");
+  }
+  return std::make_unique<Fp8Blocks>(config.precision, *lm.model);
+}
+
+}  // namespace
 
 PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& runtime,
                                  std::shared_ptr<parallel::Comm> comm)
@@ -18,12 +36,14 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
       plan_(config, comm_->ranks()),
       lm_(open_causal_lm(config, runtime)),
+      fp8_(open_fp8(config, runtime, plan_, lm_)),
       chat_(open_causal_tokenizer(config, lm_.facts)),
       data_(config, chat_, plan_, *comm_),
       sampling_(config, runtime, plan_, lm_, chat_, data_, *comm_),
-      metrics_(plan_, sampling_.reward_names(), sampling_.measures_diversity()),
+      metrics_(plan_, sampling_.reward_names(), sampling_.measures_diversity(),
+               fp8_ ? fp8_metric_names() : std::vector<std::string>()),
       times_(runtime.device, sampling_.samples()),
-      responses_(plan_.rows, data_.positions(), data_.meta().pad_id, data_.most_documents(), runtime.device),
+      responses_(plan_.rows, data_.padded_positions(), data_.meta().pad_id, data_.most_documents(), runtime.device),
       answers_(answer_options(), runtime.device),
       loss_(config, plan_, lm_, metrics_, responses_, answers_, runtime.device),
       matrix_elements_(matrix_elements(lm_)) {
@@ -39,10 +59,11 @@ AnswerBatch::Options PolychromicTask::answer_options() const {
           .micro_batches = plan_.micro_batches,
           .pad_id = data_.meta().pad_id,
           .buckets = config_.chat.buckets,
+          .multiple = plan_.row_multiple,
           .keeps_log_p = plan_.reward_updates > 1,
           .shares_prompts =
               config_.polychromic.share_prompts != config::SharedPrompts::off && (diverse || plan_.reward_samples > 0),
-          .response_tokens = diverse ? plan_.micro_rows * data_.positions() : 0};
+          .response_tokens = diverse ? plan_.micro_rows * data_.padded_positions() : 0};
 }
 
 optim::GroupDefaults PolychromicTask::group_defaults() const {
@@ -55,6 +76,7 @@ bool PolychromicTask::waits_for_device(int64_t step) const {
 }
 
 double PolychromicTask::load_batch(int64_t step, double) {
+  if (fp8_) fp8_->begin_step(step);
   kind_ = plan_.kind(step);
   metrics_.clear_host();
   if (kind_ == PolychromicKind::rewards && comm_->main()) metrics_.add_host(kRewardUpdates, 1);
@@ -117,10 +139,11 @@ std::vector<at::Tensor> PolychromicTask::step_inputs() const {
 // Widths come in few sizes.
 int64_t PolychromicTask::graph_key() const {
   const int64_t positions = answers_.all_ids().size(1);
-  int64_t form =
-      (static_cast<int64_t>(kind_) * (data_.positions() + 1) + responses_.width()) * (positions + 1) + answers_.width();
+  int64_t form = (static_cast<int64_t>(kind_) * (data_.padded_positions() + 1) + responses_.width()) * (positions + 1) +
+                 answers_.width();
   form = form * (plan_.most_samples() * positions + 1) + answers_.shared_tokens();
-  return 2 * form + (answers_.updates() > 1 ? 1 : 0);
+  form = 2 * form + (answers_.updates() > 1 ? 1 : 0);
+  return fp8_ ? form * Fp8Blocks::kGraphKeys + fp8_->graph_key() : form;
 }
 
 void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
@@ -128,6 +151,10 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
     loss_.count_tokens(*comm_);
     metric_sums.add_(host_metrics_);
     times_.begin();
+    if (fp8_) {
+      if (comm_->main()) metrics_.add_of_steps(metric_sums, fp8_->values());
+      fp8_->quantize_weights();
+    }
   }
   const auto backward = [&](const at::Tensor& loss) {
     const ProfilerRange range(RangeKind::step, "backward");
@@ -164,7 +191,13 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
 // The end of the captured part: since the last backward pass gradients of other ranks, their norm and the update.
 void PolychromicTask::update_extra(const at::Tensor& skip) {
   (void)skip;
+  if (fp8_) fp8_->update_scales(*comm_);
   times_.end(PolychromicTimes::kOptimizer);
+}
+
+void PolychromicTask::finish_step() {
+  if (fp8_) fp8_->count_step();
+  times_.finish_step();
 }
 
 // Of `count` steps those that learn once more from answers take no batch.
@@ -213,7 +246,14 @@ std::string PolychromicTask::progress_text(const NamedValues& summary) const {
 }
 
 std::string PolychromicTask::describe() const {
-  std::string text = describe_causal_lm(config_, lm_) + "\n" + data_.describe();
+  std::string text = describe_causal_lm(config_, lm_);
+  if (fp8_) {
+    text += "\nfp8          " +
+            fp8_->describe(cat(lm_.facts.experts.count > 0 ? ", experts and routers" : "", ", evaluation and sampling"),
+                           runtime_);
+    if (plan_.row_multiple > 1) text += cat("\n             rows are padded to multiples of ", plan_.row_multiple);
+  }
+  text += "\n" + data_.describe();
   if (plan_.samples_for_diversity) {
     text += cat("\ndiversity    ", config_.polychromic.objective, ", weight ", config_.polychromic.diversity_weight,
                 ", ", plan_.diverse_samples, " answers of up to ", plan_.diverse_tokens, " tokens to ",
@@ -231,6 +271,7 @@ std::string PolychromicTask::describe() const {
 
 void PolychromicTask::visit_state(StateVisitor& visitor) {
   TrainedWeights(lm_).visit_state(visitor);
+  if (fp8_) fp8_->visit_state(visitor);
   if (lm_.lora) {
     at::Tensor step = lm_.lora->step();
     visitor.tensor("lora.step", step, StateRole::loop);

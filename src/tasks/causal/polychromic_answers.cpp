@@ -25,15 +25,15 @@ int64_t largest_of_ranks(int64_t value, at::Device device, parallel::Comm& comm)
 
 }  // namespace
 
-int64_t answer_width(int64_t longest, int64_t positions, int64_t buckets) {
+int64_t answer_width(int64_t longest, int64_t positions, int64_t buckets, int64_t multiple) {
   const int64_t unit = rounded_up((positions + buckets - 1) / buckets, 8);
-  return std::min(positions, std::max<int64_t>(unit, rounded_up(longest, unit)));
+  return rounded_up(std::min(positions, std::max<int64_t>(unit, rounded_up(longest, unit))), multiple);
 }
 
 AnswerBatch::AnswerBatch(const Options& options, at::Device device) : options_(options), device_(device) {
   const auto longs = at::device(device).dtype(at::kLong);
   const auto floats = longs.dtype(at::kFloat);
-  const int64_t rows = options.rows, positions = options.positions;
+  const int64_t rows = options.rows, positions = rounded_up(options.positions, options.multiple);
   ids_ = at::full({rows, positions}, options.pad_id, longs);
   labels_ = at::full_like(ids_, data::kIgnoreLabel);
   weights_ = at::zeros({rows, positions}, floats);
@@ -63,7 +63,7 @@ void AnswerBatch::write(const std::vector<std::vector<int32_t>>& prompts, const 
   longest = largest_of_ranks(longest, device_, comm);
   require(longest <= options_.positions, ExitCode::unexpected, "a sampled row of ", longest, " positions, room is for ",
           options_.positions);
-  width_ = answer_width(longest, options_.positions, options_.buckets);
+  width_ = answer_width(longest, options_.positions, options_.buckets, options_.multiple);
   const at::Tensor ids = at::full({rows, width_}, options_.pad_id, at::kLong);
   const at::Tensor labels = at::full_like(ids, data::kIgnoreLabel);
   for (int64_t row = 0; row < rows; ++row) {
@@ -86,8 +86,21 @@ void AnswerBatch::write(const std::vector<std::vector<int32_t>>& prompts, const 
 void AnswerBatch::learn_again(const AnswerLayout& layout, parallel::Comm& comm) {
   layout_ = layout;
   ++updates_;
+  pad();
   // A checkpoint brings back the rows, not what was made from them.
   if (!shared_is_of_rows_) share(written(ids_).cpu(), written(labels_).cpu(), comm);
+}
+
+// What stands behind the rows may be of earlier ones.
+void AnswerBatch::pad() {
+  width_ = std::min(width_, ids_.size(1));
+  const int64_t width = rounded_up(width_, options_.multiple), more = width - width_;
+  if (more == 0) return;
+  const auto behind = [&](const at::Tensor& all) { return all.narrow(1, width_, more); };
+  behind(ids_).fill_(options_.pad_id);
+  behind(labels_).fill_(data::kIgnoreLabel);
+  behind(log_p_).zero_();
+  width_ = width;
 }
 
 // Where each token of the rows, (M B, W) on the CPU, stands.
@@ -141,6 +154,7 @@ void AnswerBatch::visit_state(StateVisitor& visitor, int64_t rows, const StateSl
   if (!log_p_.defined()) return;
   const auto tensor = [&](const char* name, const at::Tensor& all) {
     at::Tensor own = all.narrow(0, 0, rows);
+    if (all.dim() == 2) own = own.narrow(1, 0, options_.positions);
     visitor.tensor(cat(kStatePrefix, name), own, StateRole::carry, slice);
   };
   const uint32_t written = ids_._version();

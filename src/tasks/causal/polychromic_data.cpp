@@ -121,6 +121,7 @@ data::ChatBatchOptions PolychromicData::batch_options() const {
           .ranks = ranks_,
           .max_len = positions_,
           .buckets = config_.chat.buckets,
+          .pad_to = plan_.row_multiple,
           .pool_batches = config_.chat.pool_batches,
           .pinned = false};
 }
@@ -139,6 +140,7 @@ std::string PolychromicData::next_digest(PolychromicKind kind) const {
   data::ChatBatchOptions options = batch_options();
   options.rank = 0;
   options.ranks = 1;
+  options.pad_to = 1;  // a resume may change it
   const auto& source = kind == PolychromicKind::rewards ? prompts_ : train_;
   const data::ChatBatch batch = data::ChatBatches(source, options).batch(position_);
   Hasher hasher;

@@ -8,7 +8,7 @@
 namespace hrm::tasks {
 
 PolychromicMetrics::PolychromicMetrics(const PolychromicPlan& plan, const std::vector<std::string>& rewards,
-                                       bool measures_diversity)
+                                       bool measures_diversity, const std::vector<std::string>& of_steps)
     : names_{"loss", "cross_entropy", "tokens"}, measures_diversity_(measures_diversity) {
   if (plan.most_samples() > 0) {
     names_.insert(names_.end(), {kDiversitySteps, kRewardSteps, "diversity", "diversity_loss", "advantage",
@@ -19,6 +19,8 @@ PolychromicMetrics::PolychromicMetrics(const PolychromicPlan& plan, const std::v
                   {kRewardUpdates, "reward", "reward_std", "zero_variance", "kl", "clip_low", "clip_high", "ratio"});
     for (const std::string& name : rewards) names_.push_back(kRewardPrefix + name);
   }
+  first_of_steps_ = names_.size();
+  names_.insert(names_.end(), of_steps.begin(), of_steps.end());
   for (size_t i = 0; i < names_.size(); ++i) {
     require(index_.emplace(names_[i], static_cast<int64_t>(i)).second, ExitCode::usage, "grpo.rewards names '",
             names_[i], "' twice; give it one weight");
@@ -34,6 +36,10 @@ int64_t PolychromicMetrics::index(const std::string& name) const {
 
 void PolychromicMetrics::add(at::Tensor& sums, const std::string& name, const at::Tensor& value) const {
   sums.select(0, index(name)).add_(value.detach());
+}
+
+void PolychromicMetrics::add_of_steps(at::Tensor& sums, const at::Tensor& values) const {
+  sums.narrow(0, static_cast<int64_t>(first_of_steps_), values.numel()).add_(values);
 }
 
 void PolychromicMetrics::clear_host() {
@@ -62,7 +68,7 @@ NamedValues PolychromicMetrics::summarize(const std::vector<double>& sums, int64
       return std::any_of(names.begin(), names.end(), [&](const char* other) { return name == other; });
     };
     double over = rewarded;  // what is not named here is of rewards
-    if (is({"loss"})) over = all;
+    if (is({"loss"}) || i >= first_of_steps_) over = all;
     if (is({"cross_entropy", "tokens"})) over = responses;
     if (is({"diversity_loss"})) over = diverse;
     if (is({"diversity"})) over = measures_diversity_ ? diverse + rewarded : 0;

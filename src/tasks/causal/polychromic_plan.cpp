@@ -1,11 +1,13 @@
 #include "hrm/tasks/polychromic_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace hrm::tasks {
 namespace {
 
 constexpr int64_t kSafeSamples = 3, kSafeTokens = 80, kSafeEvery = 10;
+constexpr int64_t kFp8Positions = 16;  // ops/fp8_linear.h
 
 }  // namespace
 
@@ -30,6 +32,18 @@ PolychromicPlan::PolychromicPlan(const config::Config& config, int64_t ranks) {
     reward_tokens = g.max_completion_length;
     reward_updates = g.num_iterations;
   }
+  if (config.precision.blocks == config::BlockPrecision::fp8) {
+    int64_t common = kFp8Positions;
+    if (grpo_from != 1) common = std::gcd(common, micro_rows);
+    for (const PolychromicKind kind : {PolychromicKind::diversity, PolychromicKind::rewards}) {
+      common = std::gcd(common, answers(kind));
+    }
+    row_multiple = kFp8Positions / common;
+  }
+}
+
+int64_t PolychromicPlan::padded(int64_t positions) const {
+  return (positions + row_multiple - 1) / row_multiple * row_multiple;
 }
 
 PolychromicKind PolychromicPlan::kind(int64_t step) const {

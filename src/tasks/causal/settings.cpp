@@ -151,7 +151,13 @@ void check_unread_answers(const Checker& check, const Config& c) {
 }
 
 void check_causal(const Checker& check) {
-  check_polychromic(check, check.loaded().config);
+  const Config& c = check.loaded().config;
+  check_polychromic(check, c);
+  check_fp8_blocks(check);
+  check.require(c.precision.blocks != BlockPrecision::fp8 || c.lora.r == 0, check.at("precision.blocks"),
+                " trains all weights of the blocks, but ", check.at("lora.r"),
+                " freezes them; set hf.quantize to fp8 for frozen weights in 8 bits and leave precision.blocks out, or "
+                "set lora.r to 0");
 }
 
 void check_causal_run(const Checker& check) {

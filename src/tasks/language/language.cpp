@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <tuple>
 
 #include "hrm/base/error.h"
@@ -16,13 +15,12 @@
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/moe.h"
 #include "hrm/runtime/nvtx.h"
-#include "hrm/tasks/reduce_maxima.h"
 #include "tasks/language/plan.h"
 
 namespace hrm::tasks {
 namespace {
 
-constexpr const char *kMixture = "moe/", *kFp8 = "fp8/";
+constexpr const char* kMixture = "moe/";
 constexpr std::array kLoadNames = {"load_entropy", "load_max", "dropped"};
 
 bool has_core(const config::Config& config) {
@@ -53,14 +51,14 @@ std::vector<std::string> language_metric_names(const config::Config& config, con
     for (const char* value : kLoadNames) names.push_back(cat(kMixture, name, "/", value));
   }
   if (config.precision.blocks == config::BlockPrecision::fp8) {
-    for (const std::string& value : nn::Fp8Linears::value_names()) names.push_back(kFp8 + value);
+    for (std::string& name : fp8_metric_names()) names.push_back(std::move(name));
   }
   return names;
 }
 
 void check_fp8_rows(const config::Config& config, int64_t rows) {
   const auto check = [&](const std::string& what, int64_t positions) {
-    require(rows * positions % 16 == 0, ExitCode::usage,
+    require(rows * positions % kFp8Multiple == 0, ExitCode::usage,
             "precision.blocks = fp8 multiplies 16 positions at a time, but ", "a micro-batch of ", rows, " rows has ",
             rows, " x ", positions, " positions of ", what,
             "; make their product a multiple of 16 by train.micro_batch_size or the length of rows, or set ",
@@ -106,7 +104,10 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
   metric_names_ = language_metric_names(config, mixtures_);
   rows_ = config.train.global_batch_size / comm_->ranks();
   micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : rows_;
-  if (runtime.precision.fp8_blocks) make_fp8();
+  if (runtime.precision.fp8_blocks) {
+    check_fp8_rows(config, micro_batch_size_);
+    fp8_ = std::make_unique<Fp8Blocks>(config.precision, *model_);
+  }
 
   const auto options = at::device(runtime.device);
   const auto ids = [&](int64_t length) { return at::full({rows_, length}, meta_.pad_id, options.dtype(at::kLong)); };
@@ -127,27 +128,6 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
                      options.dtype(at::kDouble));
 }
 
-void LanguageTask::make_fp8() {
-  check_fp8_rows(config_, micro_batch_size_);
-  const config::PrecisionConfig& p = config_.precision;
-  fp8_ = std::make_unique<nn::Fp8Linears>(models::token_linears(*model_),
-                                          nn::Fp8LinearsOptions{.history = p.fp8_amax_history,
-                                                                .margin = static_cast<double>(p.fp8_margin),
-                                                                .e5m2 = p.fp8_gradients == config::Fp8Gradients::e5m2,
-                                                                .current = p.fp8_scaling == config::Fp8Scaling::current,
-                                                                .rows = p.fp8_scaling == config::Fp8Scaling::rows,
-                                                                .skip = p.fp8_skip});
-}
-
-void LanguageTask::begin_fp8_step(int64_t step) {
-  if (!fp8_) return;
-  const bool gathered = fp8_->mode() == nn::Fp8Mode::gather;
-  fp8_->begin_step(/*warm_up=*/step <= config_.precision.fp8_warmup_steps);
-  if (fp8_->mode() == nn::Fp8Mode::gather || (fp8_->steps() > 0 && !gathered)) return;
-  log::info("blocks in fp8 from step ", step, " on, ",
-            fp8_->steps() > 0 ? "with the scales of the warm-up" : "with scales of the first tensors");
-}
-
 data::LanguageStreamOptions LanguageTask::stream_options() const {
   return {.seed = static_cast<uint64_t>(config_.run.seed),
           .shape = {config_.data.encoder_len, config_.data.decoder_len},
@@ -160,7 +140,7 @@ data::LanguageStreamOptions LanguageTask::stream_options() const {
 
 double LanguageTask::load_batch(int64_t step, double) {
   gate_warmup_.fill_(step > config_.lm.gate_warmup_steps ? 1 : 0);
-  begin_fp8_step(step);
+  if (fp8_) fp8_->begin_step(step);
   if (!stream_) stream_ = std::make_unique<data::LanguageStream>(sources_, stream_options(), position_);
   staged_.make_room();
   data::LanguageStreamBatch next = stream_->next();
@@ -248,11 +228,7 @@ at::Tensor LanguageTask::metrics_of(const models::LanguageOutput& output, const 
 }
 
 void LanguageTask::update_extra(const at::Tensor& skip) {
-  if (fp8_) {
-    // Scales follow the largest magnitude of the global batch.
-    if (!comm_->alone()) reduce_maxima(*comm_, fp8_->maxima());
-    fp8_->update_scales();
-  }
+  if (fp8_) fp8_->update_scales(*comm_);
   if (!mixtures_.empty()) balance_experts(skip);
 }
 
@@ -403,26 +379,13 @@ std::string LanguageTask::describe() const {
 }
 
 std::string LanguageTask::fp8_text() const {
-  const config::PrecisionConfig& p = config_.precision;
-  std::set<std::string> blocks;
-  for (const nn::NamedLinear& layer : fp8_->layers()) {
-    const size_t number = layer.name.find(".layers.");
-    blocks.insert(layer.name.substr(0, layer.name.find('.', number + 8)));
-  }
-  std::string text = cat(fp8_->layers().size(), " of ", models::token_linears(*model_).size(), " linear layers in ",
-                         blocks.size(), " blocks train in 8 bits: activations and weights e4m3, ", "gradients ",
-                         p.fp8_gradients, ", ", p.fp8_scaling, " scaling");
-  if (p.fp8_warmup_steps > 0) text += cat(", after ", p.fp8_warmup_steps, " steps of warm-up");
-  text += cat("\n             in ", runtime_.compute_dtype == at::kFloat ? "fp32" : "bf16",
-              " as before: embeddings, norms, attention, head", mixtures_.empty() ? "" : ", experts and routers",
-              models::reads_prompts(config_.lm) ? ", the reasoning core with its bridge" : "",
-              ", evaluation and generation");
-  if (runtime_.device.is_cpu()) {
-    text += "\n             the CPU multiplies in fp8 by the reference, which is slow";
-  } else if (const std::string why = why_fp8_does_not_pay(plan_of_blocks(), micro_batch_size_); !why.empty()) {
-    text += "\n             " + why;
-  }
-  return text;
+  const std::string text =
+      fp8_->describe(cat(mixtures_.empty() ? "" : ", experts and routers",
+                         models::reads_prompts(config_.lm) ? ", the reasoning core with its bridge" : "",
+                         ", evaluation and generation"),
+                     runtime_);
+  const std::string why = runtime_.device.is_cpu() ? "" : why_fp8_does_not_pay(plan_of_blocks(), micro_batch_size_);
+  return why.empty() ? text : cat(text, "\n             ", why);
 }
 
 // By the rates of this GPU, or of one like it.

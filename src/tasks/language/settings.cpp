@@ -81,11 +81,9 @@ void check_lm(const Checker& check, const Config& c) {
 }
 
 void check_fp8(const Checker& check, const Config& c) {
-  if (c.precision.blocks != BlockPrecision::fp8) return;
-  const bool fits = c.precision.compute == ComputePrecision::automatic || c.precision.compute == ComputePrecision::bf16;
-  check.require(fits, check.at("precision.blocks"), " stands beside bf16 alone, and not beside ",
-                check.at("precision.compute"), "; set precision.compute to bf16, or precision.blocks to same");
-  check.require(!c.lm.is_prototype(), check.at("precision.blocks"), " is not for the blocks of ", check.at("lm.style"),
+  check_fp8_blocks(check);
+  check.require(c.precision.blocks != BlockPrecision::fp8 || !c.lm.is_prototype(), check.at("precision.blocks"),
+                " is not for the blocks of ", check.at("lm.style"),
                 "; set precision.blocks to same, or lm.style to modern");
 }
 

@@ -1,0 +1,65 @@
+#pragma once
+// What a task does for precision.blocks=fp8, in the order of a step: begin_step(), quantize_weights() before the first
+// pass, update_scales() after the last one, count_step().
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hrm/config/config.h"
+#include "hrm/nn/fp8_linears.h"
+#include "hrm/parallel/comm.h"
+#include "hrm/runtime/device.h"
+#include "hrm/state/registry.h"
+
+namespace hrm::tasks {
+
+constexpr int64_t kFp8Multiple = 16;  // the rows of each product
+
+// The linear layers of a model's token blocks that could train in 8 bits: models::token_linears without those that have
+// a bias, for which there is no fused form.
+std::vector<nn::NamedLinear> fp8_candidates(torch::nn::Module& model);
+// Those of them that do: precision.fp8_skip leaves some out. Error(usage) as nn::without_skipped.
+std::vector<nn::NamedLinear> fp8_layers(torch::nn::Module& model, const config::PrecisionConfig& precision);
+
+// Names of the metrics, "fp8/..." in the order of nn::Fp8Linears::values().
+std::vector<std::string> fp8_metric_names();
+
+class Fp8Blocks : public Stateful {
+ public:
+  // The model outlives this, and its ParameterSet is built. Errors as of nn::Fp8Linears.
+  Fp8Blocks(const config::PrecisionConfig& precision, torch::nn::Module& model);
+
+  // Chooses how the step runs. Logs from which step on blocks multiply in 8 bits.
+  void begin_step(int64_t step);
+  // Device work.
+  void quantize_weights() const { linears_.quantize_weights(); }
+  // Device work: the scales follow the largest magnitudes of the global batch, on which the ranks agree.
+  void update_scales(parallel::Comm& comm) const;
+  void count_step() { linears_.count_step(); }
+
+  // Part of Task::graph_key: each mode is captured by itself.
+  int64_t graph_key() const { return static_cast<int64_t>(linears_.mode()); }
+  static constexpr int64_t kGraphKeys = 4;
+  // Whether the step begun runs otherwise than the one before: no earlier mode comes back.
+  bool changed_mode() const { return changed_mode_; }
+
+  const at::Tensor& values() const { return linears_.values(); }  // of fp8_metric_names(), one step late
+  const nn::Fp8Linears& linears() const { return linears_; }
+
+  // For the start of the log: which layers train in 8 bits, and that `others` do not.
+  std::string describe(const std::string& others, const Runtime& runtime) const;
+
+  void visit_state(StateVisitor& visitor) override { linears_.visit_state(visitor); }
+
+ private:
+  config::PrecisionConfig precision_;
+  size_t all_ = 0, with_bias_ = 0;  // linear layers of token blocks, and those of them with a bias
+  nn::Fp8Linears linears_;
+  bool changed_mode_ = false;
+};
+
+}  // namespace hrm::tasks

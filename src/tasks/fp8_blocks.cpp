@@ -1,0 +1,79 @@
+#include "hrm/tasks/fp8_blocks.h"
+
+#include <set>
+
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/models/make_language_model.h"
+#include "hrm/tasks/reduce_maxima.h"
+
+namespace hrm::tasks {
+namespace {
+
+nn::Fp8LinearsOptions options_of(const config::PrecisionConfig& p) {
+  return {.history = p.fp8_amax_history,
+          .margin = static_cast<double>(p.fp8_margin),
+          .e5m2 = p.fp8_gradients == config::Fp8Gradients::e5m2,
+          .current = p.fp8_scaling == config::Fp8Scaling::current,
+          .rows = p.fp8_scaling == config::Fp8Scaling::rows,
+          .skip = p.fp8_skip};
+}
+
+}  // namespace
+
+std::vector<nn::NamedLinear> fp8_candidates(torch::nn::Module& model) {
+  std::vector<nn::NamedLinear> layers = models::token_linears(model);
+  std::erase_if(layers, [](const nn::NamedLinear& layer) { return layer.linear->bias().defined(); });
+  return layers;
+}
+
+std::vector<nn::NamedLinear> fp8_layers(torch::nn::Module& model, const config::PrecisionConfig& precision) {
+  return nn::without_skipped(fp8_candidates(model), precision.fp8_skip);
+}
+
+std::vector<std::string> fp8_metric_names() {
+  std::vector<std::string> names;
+  for (const std::string& value : nn::Fp8Linears::value_names()) names.push_back("fp8/" + value);
+  return names;
+}
+
+Fp8Blocks::Fp8Blocks(const config::PrecisionConfig& precision, torch::nn::Module& model)
+    : precision_(precision),
+      all_(models::token_linears(model).size()),
+      with_bias_(all_ - fp8_candidates(model).size()),
+      linears_(fp8_candidates(model), options_of(precision)) {}
+
+void Fp8Blocks::begin_step(int64_t step) {
+  const nn::Fp8Mode before = linears_.mode();
+  linears_.begin_step(/*warm_up=*/step <= precision_.fp8_warmup_steps);
+  changed_mode_ = before != nn::Fp8Mode::off && before != linears_.mode();
+  const bool gathered = before == nn::Fp8Mode::gather;
+  if (linears_.mode() == nn::Fp8Mode::gather || (linears_.steps() > 0 && !gathered)) return;
+  log::info("blocks in fp8 from step ", step, " on, ",
+            linears_.steps() > 0 ? "with the scales of the warm-up" : "with scales of the first tensors");
+}
+
+void Fp8Blocks::update_scales(parallel::Comm& comm) const {
+  if (!comm.alone()) reduce_maxima(comm, linears_.maxima());
+  linears_.update_scales();
+}
+
+std::string Fp8Blocks::describe(const std::string& others, const Runtime& runtime) const {
+  std::set<std::string> blocks;
+  for (const nn::NamedLinear& layer : linears_.layers()) {
+    const size_t number = layer.name.find(".layers.");
+    blocks.insert(layer.name.substr(0, layer.name.find('.', number + 8)));
+  }
+  const config::PrecisionConfig& p = precision_;
+  std::string text = cat(linears_.layers().size(), " of ", all_, " linear layers in ", blocks.size(),
+                         " blocks train in 8 bits: activations and weights e4m3, gradients ", p.fp8_gradients, ", ",
+                         p.fp8_scaling, " scaling");
+  if (p.fp8_warmup_steps > 0) text += cat(", after ", p.fp8_warmup_steps, " steps of warm-up");
+  text += cat("\n             in ", runtime.compute_dtype == at::kFloat ? "fp32" : "bf16",
+              " as before: embeddings, norms, attention, head", others,
+              with_bias_ > 0 ? cat(", ", with_bias_, " linear layers with a bias") : std::string());
+  if (runtime.device.is_cpu()) text += "\n             the CPU multiplies in fp8 by the reference, which is slow";
+  return text;
+}
+
+}  // namespace hrm::tasks
