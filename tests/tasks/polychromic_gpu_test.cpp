@@ -44,20 +44,21 @@ std::string experts_folder() {
 
 // Quantised layers take turns in one workspace whose address the graphs know. `responses`: answers in one pass with
 // the responses, whose tables the graphs read.
-INSTANTIATE_TEST_SUITE_P(Variants, PolychromicGpu,
-                         ::testing::Values(PolychromicGpuVariant{"nf4", {"hf.quantize=nf4", "lora.dropout=0.1"}},
-                                           PolychromicGpuVariant{"fp8", {"hf.quantize=fp8", "lora.dropout=0.1"}},
-                                           PolychromicGpuVariant{"int8", {"hf.quantize=int8"}},
-                                           PolychromicGpuVariant{"responses", {"train.micro_batch_size=2"}},
-                                           PolychromicGpuVariant{"experts", {experts_folder()}},
-                                           PolychromicGpuVariant{"experts_trained", {experts_folder(), "lora.r=0"}},
-                                           PolychromicGpuVariant{
-                                               "grpo",
-                                               {"train.micro_batch_size=2", "grpo.start_step=1", "grpo.rewards=length",
-                                                "polychromic.objective=none", "grpo.num_generations=4",
-                                                "grpo.num_iterations=2", "polychromic.max_generation_length=100",
-                                                "grpo.max_completion_length=24"}}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Variants, PolychromicGpu,
+    ::testing::Values(PolychromicGpuVariant{"nf4", {"hf.quantize=nf4", "lora.dropout=0.1"}},
+                      PolychromicGpuVariant{"fp8", {"hf.quantize=fp8", "lora.dropout=0.1"}},
+                      PolychromicGpuVariant{"int8", {"hf.quantize=int8"}},
+                      PolychromicGpuVariant{"fake_fp8", {"lora.r=0", "precision.fake_quantize=fp8"}},
+                      PolychromicGpuVariant{"responses", {"train.micro_batch_size=2"}},
+                      PolychromicGpuVariant{"experts", {experts_folder()}},
+                      PolychromicGpuVariant{"experts_trained", {experts_folder(), "lora.r=0"}},
+                      PolychromicGpuVariant{
+                          "grpo",
+                          {"train.micro_batch_size=2", "grpo.start_step=1", "grpo.rewards=length",
+                           "polychromic.objective=none", "grpo.num_generations=4", "grpo.num_iterations=2",
+                           "polychromic.max_generation_length=100", "grpo.max_completion_length=24"}}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace hrm

@@ -150,7 +150,18 @@ void check_unread_answers(const Checker& check, const Config& c) {
   }
 }
 
+void check_fake_quantize(const Checker& check, const Config& c) {
+  if (c.precision.fake_quantize == FakeQuantization::none) return;
+  check.require(c.hf.quantize == Quantization::none, check.at("precision.fake_quantize"),
+                " is for weights that are trained, and ", check.at("hf.quantize"),
+                " for frozen ones; set one of them to none");
+  check.require(c.lora.r == 0, check.at("precision.fake_quantize"), " is for weights that are trained, but ",
+                check.at("lora.r"), " freezes them beside an adapter; set lora.r to 0, or precision.fake_quantize to ",
+                "none (hf.quantize stores frozen weights in 8 bits)");
+}
+
 void check_causal(const Checker& check) {
+  check_fake_quantize(check, check.loaded().config);
   check_polychromic(check, check.loaded().config);
 }
 

@@ -17,6 +17,7 @@
 #include "hrm/ops/moe.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/reduce_maxima.h"
+#include "tasks/fake_quantized.h"
 
 namespace hrm::tasks {
 namespace {
@@ -386,6 +387,7 @@ std::string LanguageTask::describe() const {
                 ops::moe_experts_way(runtime_.device, runtime_.compute_dtype, config_.lm.hidden_size, options.inner));
   }
   if (fp8_) text += "\nfp8          " + fp8_text();
+  text += describe_fake_quantize(config_, *model_);
   text += "\ndata         ";
   for (size_t i = 0; i < sources_.size(); ++i) {
     text += cat(i > 0 ? ", " : "", sources_[i].source->num_samples(config_.data.decoder_len), " rows of ",
