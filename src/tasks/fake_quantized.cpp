@@ -32,10 +32,12 @@ void round_exported(std::vector<std::pair<std::string, at::Tensor>>& weights, to
   std::set<std::string> names;
   for (const nn::NamedLinear& layer : models::token_linears(model)) names.insert(layer.name + ".weight");
   for (auto& [name, tensor] : weights) {
-    if (names.count(name) == 0) continue;
+    if (names.erase(name) == 0) continue;
     const ops::Weight8 rounded = ops::quantize_weight8(tensor.to(at::kFloat), models::fake_quantized_type(format));
     tensor = ops::dequantize_weight8(rounded, at::kFloat);
   }
+  require(names.empty(), ExitCode::unexpected, "no weight is called '", names.empty() ? "" : *names.begin(),
+          "', which precision.fake_quantize rounds");
 }
 
 }  // namespace hrm::tasks

@@ -77,7 +77,11 @@ void write_hf(CausalInference& loaded, const ExportRequest& request) {
 void round_checkpoint(NamedTensors& weights, const StoredModel& stored, const ExportRequest& request) {
   if (stored.config.precision.fake_quantize == config::FakeQuantization::none) return;
   const CausalInference loaded = open_causal_checkpoint(stored.folder, kExactOnCpu, "auto");
+  // Checkpoints leave out the name of the outermost module.
+  const std::string outermost = "model.";
+  for (auto& [name, tensor] : weights) name = outermost + name;
   round_exported(weights, *loaded.lm.model, loaded.config, request);
+  for (auto& [name, tensor] : weights) name = name.substr(outermost.size());
 }
 
 // The adapter for PEFT; for transformers and TorchScript the whole model.
