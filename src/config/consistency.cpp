@@ -71,6 +71,10 @@ void check_eval(const Checker& check, const Config& c) {
 }
 
 void check_arithmetic(const Checker& check, const Config& c) {
+  check.require(c.precision.fake_quantize == FakeQuantization::none || c.precision.blocks == BlockPrecision::same,
+                check.at("precision.fake_quantize"), " and ", check.at("precision.blocks"),
+                " both say what the blocks' products read; set precision.blocks to same, or precision.fake_quantize to "
+                "none");
   if (!c.runtime.deterministic) return;
   check.require(c.runtime.sdpa != SdpaBackend::cudnn && c.runtime.sdpa != SdpaBackend::efficient,
                 check.at("runtime.sdpa"), " adds its gradients in no fixed order, against ",

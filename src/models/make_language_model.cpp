@@ -220,6 +220,7 @@ std::shared_ptr<LanguageModel> make_language_model(const config::Config& config,
                                                    uint64_t seed, at::Device device, at::ScalarType compute_dtype) {
   auto model = build(config, sizes, device);
   model->initialise(seed, compute_dtype, split_list(config.lm.freeze));
+  fake_quantize(*model, config.precision.fake_quantize);
   return model;
 }
 
@@ -259,6 +260,18 @@ std::vector<nn::NamedLinear> token_linears(torch::nn::Module& model) {
   std::vector<nn::NamedLinear> found;
   for (const auto& child : model.named_children()) add_token_linears(child.value(), child.key(), false, found);
   return found;
+}
+
+at::ScalarType fake_quantized_type(config::FakeQuantization format) {
+  require(format != config::FakeQuantization::none, ExitCode::unexpected, "precision.fake_quantize is none");
+  return format == config::FakeQuantization::int8 ? at::kChar : at::kFloat8_e4m3fn;
+}
+
+void fake_quantize(LanguageModel& model, config::FakeQuantization format) {
+  if (format == config::FakeQuantization::none) return;
+  std::vector<nn::HasComputeWeight*> linears;
+  for (const nn::NamedLinear& layer : token_linears(model)) linears.push_back(layer.linear);
+  model.parameter_set().fake_quantize(linears, fake_quantized_type(format));
 }
 
 namespace {

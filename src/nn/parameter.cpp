@@ -2,11 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <tuple>
 #include <unordered_map>
 
 #include "hrm/base/error.h"
 #include "hrm/nn/embedding.h"
 #include "hrm/nn/linear.h"
+#include "hrm/ops/weight8.h"
 
 namespace hrm::nn {
 namespace {
@@ -72,6 +74,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   parameters_.clear();
   copies_.clear();
   copied_masters_.clear();
+  fake_quantized_.clear();
   flat_master_ = at::Tensor();
   count_ = 0;
   compute_dtype_ = compute_dtype;
@@ -164,6 +167,38 @@ void ParameterSet::build_frozen(torch::nn::Module& module, at::ScalarType comput
   compute_dtype_ = compute_dtype;
 }
 
+void ParameterSet::fake_quantize(const std::vector<HasComputeWeight*>& modules, at::ScalarType format) {
+  require(fake_quantized_.empty(), ExitCode::unexpected, "the weights of a model are fake-quantised only once");
+  const at::NoGradGuard no_grad;
+  fake_format_ = format;
+  std::unordered_map<const void*, at::Tensor> rounded;
+  for (HasComputeWeight* module : modules) {
+    const at::Tensor master = module->master_weight();
+    at::Tensor& compute = rounded[master.unsafeGetTensorImpl()];
+    if (!compute.defined()) {
+      compute = at::empty(master.sizes(), master.options().dtype(compute_dtype_).requires_grad(false));
+      fake_quantized_.push_back({master, compute});
+    }
+    module->set_compute_weight(compute);
+  }
+  const auto find = [&](const at::Tensor& master) { return rounded.find(master.unsafeGetTensorImpl()); };
+  for (Parameter& parameter : parameters_) {
+    const auto found = find(parameter.master);
+    if (found == rounded.end()) continue;
+    parameter.compute = found->second;
+    parameter.fake_quantized = true;
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    if (find(copied_masters_[i]) != rounded.end()) continue;
+    std::tie(copies_[kept], copied_masters_[kept]) = std::tuple(copies_[i], copied_masters_[i]);
+    ++kept;
+  }
+  copies_.resize(kept);
+  copied_masters_.resize(kept);
+  refresh_fake_quantized();
+}
+
 void ParameterSet::zero_grad() {
   require(flat_grad_.defined(), ExitCode::unexpected,
           "zero_grad() does not work after place_gradients(); the caller must clear the buffers it placed");
@@ -212,9 +247,16 @@ void ParameterSet::place_gradients(const std::vector<at::Tensor>& gradients) {
 }
 
 void ParameterSet::refresh_compute() {
-  if (copies_.empty()) return;
   const at::NoGradGuard no_grad;
-  at::_foreach_copy_(copies_, copied_masters_);
+  if (!copies_.empty()) at::_foreach_copy_(copies_, copied_masters_);
+  refresh_fake_quantized();
+}
+
+void ParameterSet::refresh_fake_quantized() {
+  const at::NoGradGuard no_grad;
+  for (const FakeQuantized& weight : fake_quantized_) {
+    ops::dequantize_weight8_(weight.compute, ops::quantize_weight8(weight.master, fake_format_));
+  }
 }
 
 }  // namespace hrm::nn

@@ -9,7 +9,8 @@ ParameterGroup group_of(nn::ParameterSet& parameters, double weight_decay, const
     group.names.push_back(parameter.name);
     group.params.push_back(parameter.master);
     group.grads.push_back(parameter.master.grad());
-    group.copies.push_back(parameter.compute);
+    // A copy that is rounded to 8 bits is not the optimizer's to write.
+    group.copies.push_back(parameter.fake_quantized ? parameter.master : parameter.compute);
   }
   if (ema != nullptr) group.averages = ema->shadows();
   group.weight_decay = weight_decay;

@@ -303,6 +303,7 @@ void Trainer::device_step() {
       shards_->step(*optimizer_, lr_, norm.coef, skip_, ratio);
     } else {
       optimizer_->step(lr_, norm.coef, skip_, ratio);
+      parameters.refresh_fake_quantized();
     }
     task_.update_extra(skip_);
   }

@@ -467,6 +467,14 @@ TEST(Validate, WhatALanguageModelDoesNotReadIsRefused) {
       {{"precision.recursions=fp8"},
        "precision.recursions = \"fp8\" (command line) belongs to task puzzle",
        {"precision.recursions=same"}},
+      {{"precision.fake_quantize=fp8", "lm.style=prototype"}, "precision.fake_quantize = ", {"lm.style=modern"}},
+      {{"precision.fake_quantize=int8", "moe.experts=4"}, "precision.fake_quantize = ", {"moe.experts=0"}},
+      {{"precision.fake_quantize=int8", "precision.blocks=fp8"},
+       "precision.fake_quantize = ",
+       {"precision.blocks=same"}},
+      {{"precision.fake_quantize=int8", "precision.blocks=fp8"},
+       "precision.fake_quantize = ",
+       {"precision.fake_quantize=none"}},
   };
   for (const Case& c : cases) {
     const std::string sentence = language_fault(c.bad);

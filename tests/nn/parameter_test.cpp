@@ -7,6 +7,7 @@
 #include "hrm/nn/init.h"
 #include "hrm/nn/linear.h"
 #include "hrm/ops/linear.h"
+#include "hrm/ops/weight8.h"
 
 namespace hrm::nn {
 namespace {
@@ -71,6 +72,63 @@ TEST(ParameterSet, ComputeCopiesFollowTheMasters) {
   ParameterSet wide;
   wide.build(net, at::kFloat);
   EXPECT_TRUE(net.first->compute.is_same(net.first->weight)) << "in float32 the master itself is read";
+}
+
+// Products with fake-quantised weights: both passes read the rounded weight, and the master's gradient is that of the
+// rounded weight (straight-through), in plain ATen.
+TEST(ParameterSet, FakeQuantisedWeightsAreStraightThrough) {
+  for (const auto& [format, compute] : {std::pair{at::kChar, at::kFloat}, std::pair{at::kFloat8_e4m3fn, at::kFloat},
+                                        std::pair{at::kChar, at::kBFloat16}}) {
+    at::manual_seed(7);
+    struct Net : torch::nn::Module {
+      Net() {
+        first = register_module("first", std::make_shared<Linear>(5, 9, at::kCPU));
+        second = register_module("second", std::make_shared<Linear>(9, 3, at::kCPU));
+        init_parameters(*this, 3);
+      }
+      std::shared_ptr<Linear> first, second;
+    } net;
+    const auto rounded = [&, f = format, c = compute](const at::Tensor& master) {
+      return ops::dequantize_weight8(ops::quantize_weight8(master.detach(), f), c);
+    };
+    ParameterSet set;
+    set.build(net, compute);
+    set.fake_quantize({net.first.get()}, format);
+    const at::Tensor weight = net.first->base_weight();
+    const void* address = weight.const_data_ptr();
+    EXPECT_FALSE(weight.is_same(net.first->weight()));
+    EXPECT_TRUE(at::equal(weight, rounded(net.first->weight())));
+    EXPECT_FALSE(at::equal(weight, net.first->weight().detach().to(compute)));
+    EXPECT_TRUE(at::equal(net.second->base_weight(), net.second->weight().detach().to(compute))) << "not listed";
+    EXPECT_TRUE(set.all()[0].fake_quantized);
+    EXPECT_FALSE(set.all()[1].fake_quantized);
+
+    const at::Tensor x = at::randn({4, 5}).to(compute).requires_grad_(true), dy = at::randn({4, 9}).to(compute);
+    const at::Tensor y = net.first->forward(x);
+    y.backward(dy);
+    const auto close = [](const at::Tensor& got, const at::Tensor& want) {
+      return at::allclose(got.to(at::kFloat), want.to(at::kFloat), 2e-2, 1e-5);
+    };
+    EXPECT_TRUE(close(y.detach(), at::matmul(x.detach(), weight.t())));
+    EXPECT_TRUE(close(x.grad(), at::matmul(dy, weight)));
+    const at::Tensor straight = at::matmul(dy.to(at::kFloat).t(), x.detach().to(at::kFloat));
+    EXPECT_TRUE(at::allclose(net.first->weight().grad(), straight, 1e-5, 1e-6)) << "not rounded, not masked";
+
+    {
+      const at::NoGradGuard no_grad;
+      net.first->weight().mul_(-1.7);
+      net.second->weight().mul_(3);
+    }
+    set.refresh_fake_quantized();
+    EXPECT_TRUE(at::equal(net.first->base_weight(), rounded(net.first->weight())));
+    if (compute != at::kFloat) {
+      EXPECT_FALSE(at::equal(net.second->base_weight(), net.second->weight().detach().to(compute))) << "not rounded";
+    }
+    set.refresh_compute();
+    EXPECT_TRUE(at::equal(net.first->base_weight(), rounded(net.first->weight())));
+    EXPECT_TRUE(at::equal(net.second->base_weight(), net.second->weight().detach().to(compute)));
+    EXPECT_EQ(net.first->base_weight().const_data_ptr(), address) << "in place, for captured graphs";
+  }
 }
 
 // Gradients of autograd and of hrm::linear both end in the flat buffer, over several backward passes.

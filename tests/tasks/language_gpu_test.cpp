@@ -110,6 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
                       LanguageGpuVariant{"fp8_rows",
                                          {"lm.arch=decoder", "data.encoder_len=26", "precision.blocks=fp8",
                                           "precision.fp8_scaling=rows"}},
+                      LanguageGpuVariant{"fake_int8", {"lm.arch=decoder", "precision.fake_quantize=int8"}},
+                      LanguageGpuVariant{"fake_fp8_fp32", {"precision.compute=fp32", "precision.fake_quantize=fp8"}},
                       LanguageGpuVariant{"fp32_muon", {"precision.compute=fp32", "optim.name=muon", "optim.lr=0.02"}}),
     [](const auto& info) { return info.param.name; });
 

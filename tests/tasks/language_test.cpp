@@ -157,6 +157,8 @@ INSTANTIATE_TEST_SUITE_P(
         LanguageVariant{"zero1", {"parallel.zero=1", "optim.ema=0.9"}},
         LanguageVariant{"zero2", {"lm.arch=decoder", "parallel.zero=2", "train.micro_batch_size=2"}},
         LanguageVariant{"packed", packed()},
+        LanguageVariant{"fake_int8", {"lm.arch=decoder", "precision.fake_quantize=int8", "optim.ema=0.9"}},
+        LanguageVariant{"fake_fp8", {"precision.fake_quantize=fp8", "parallel.zero=1", "lm.recompute=true"}},
         LanguageVariant{"cross_attention", {"lm.bridge=cross_attention", "lm.qk_norm=true", "lm.kv_heads=1"}},
         LanguageVariant{"mamba2",
                         {"lm.encoder=mamba2", "lm.mamba_head_dim=16", "lm.mamba_state=8", "lm.mamba_chunk=8"}},

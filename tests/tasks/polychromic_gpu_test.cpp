@@ -55,6 +55,7 @@ INSTANTIATE_TEST_SUITE_P(
                                             {"lora.r=0", "precision.blocks=fp8", "precision.fp8_scaling=current",
                                              "polychromic.share_prompts=answers"}},
                       PolychromicGpuVariant{"int8", {"hf.quantize=int8"}},
+                      PolychromicGpuVariant{"fake_fp8", {"lora.r=0", "precision.fake_quantize=fp8"}},
                       PolychromicGpuVariant{"responses", {"train.micro_batch_size=2"}},
                       PolychromicGpuVariant{"experts", {experts_folder()}},
                       PolychromicGpuVariant{"experts_trained", {experts_folder(), "lora.r=0"}},

@@ -170,6 +170,7 @@ INSTANTIATE_TEST_SUITE_P(
     Variants, PolychromicLife,
     ::testing::Values(
         PolychromicVariant{"lora", with(kSemantic, {"lora.dropout=0.1"})}, PolychromicVariant{"full", {"lora.r=0"}},
+        PolychromicVariant{"fake_int8", {"lora.r=0", "precision.fake_quantize=int8", "optim.ema=0.9"}},
         PolychromicVariant{"compat", {"polychromic.objective=compat"}},
         PolychromicVariant{"packed", {"chat.packing=true", "chat.pool_batches=2"}},
         PolychromicVariant{"marginal", with(kSemantic, {"polychromic.objective=marginal",

@@ -49,11 +49,18 @@ struct EnumNames<Fp8Scaling> {
   static constexpr const char* kNames[] = {"delayed", "current", "rows"};
 };
 
+enum class FakeQuantization { none, fp8, int8 };
+template <>
+struct EnumNames<FakeQuantization> {
+  static constexpr const char* kNames[] = {"none", "fp8", "int8"};
+};
+
 // Arithmetic. Weights, gradients, optimizer and losses are float32 whatever is chosen here.
 struct PrecisionConfig {
   ComputePrecision compute = ComputePrecision::automatic;
   RecursionPrecision recursions = RecursionPrecision::same;
   BlockPrecision blocks = BlockPrecision::same;
+  FakeQuantization fake_quantize = FakeQuantization::none;
   Fp8Scaling fp8_scaling = Fp8Scaling::delayed;
   Fp8Gradients fp8_gradients = Fp8Gradients::e5m2;
   std::string fp8_skip;
@@ -78,6 +85,11 @@ struct PrecisionConfig {
       "arithmetic of linear layers in token blocks while they train: same = as precision.compute; fp8 = 8-bit operands "
       "in all three products, but not in heads, embeddings, norms, experts, the reasoning core and layers with biases. "
       "fp8 needs lora.r=0 and a GPU of compute capability 8.9 or later; a CPU runs the reference, slowly",
+      Tasks{"language polychromic"}, Resume::free);
+    f("fake_quantize", &PrecisionConfig::fake_quantize, Choice<FakeQuantization>{}, "",
+      "train for weights in 8 bits (QAT): products of the blocks' linear layers read weights rounded to e4m3 (fp8) or "
+      "to integers (int8), both with a scale for each output, and the float32 weights get their gradient; none = "
+      "products read the weights themselves. Evaluation, sampling and exports compute with the rounded weights, too",
       Tasks{"language polychromic"}, Resume::free);
     f("fp8_scaling", &PrecisionConfig::fp8_scaling, Choice<Fp8Scaling>{}, "",
       "scales of activations and gradients of fp8 blocks: delayed = from the maxima of earlier steps; current = from "

@@ -25,7 +25,8 @@ struct LanguageSizes {
 // The row sizes that `data` configures, with this vocabulary.
 LanguageSizes language_sizes(const config::DataConfig& data, int64_t vocabulary);
 
-// Builds the model, initialises it from the seed and freezes lm.freeze. Throws Error(usage) for contradictory values.
+// Builds the model, initialises it from the seed and freezes lm.freeze; fake_quantize() as configured. Throws
+// Error(usage) for contradictory values.
 std::shared_ptr<LanguageModel> make_language_model(const config::Config& config, const LanguageSizes& sizes,
                                                    uint64_t seed, at::Device device, at::ScalarType compute_dtype);
 
@@ -67,9 +68,16 @@ nn::Mamba2Options mamba2_options(const config::LmConfig& config);
 // The mixtures of experts of a model and their names, in module-tree order.
 std::vector<std::pair<std::string, nn::MoeFeedForward*>> mixtures_of(torch::nn::Module& model);
 
-// The linear layers of a model's token blocks, in module-tree order: what precision.blocks=fp8 is for. Not those of
-// experts, of the reasoning core, or of keys and values that cross-attention reads from a memory.
+// The linear layers of a model's token blocks, in module-tree order: what precision.blocks=fp8 and
+// precision.fake_quantize are for. Not those of experts, of the reasoning core, or of keys and values that
+// cross-attention reads from a memory.
 std::vector<nn::NamedLinear> token_linears(torch::nn::Module& model);
+
+// Lets these layers compute with weights rounded to 8 bits, as precision.fake_quantize says
+// (nn::ParameterSet::fake_quantize); `none` does nothing. Build the model's ParameterSet first.
+void fake_quantize(LanguageModel& model, config::FakeQuantization format);
+// The numbers' type; not for `none`.
+at::ScalarType fake_quantized_type(config::FakeQuantization format);
 
 // FLOPs of the GEMMs for one training row, forward and backward, counting padded rows.
 double training_flops_per_row(const config::Config& config, const LanguageSizes& sizes);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ struct Parameter {
   // Index into GradientReady::groups(): the one module that produces this parameter's gradients. kNoGroup: there is
   // none.
   int group = GradientReady::kNoGroup;
+  // Whether `compute` is the master rounded to 8 bits, which only the set writes (ParameterSet::fake_quantize).
+  bool fake_quantized = false;
 };
 
 // Converts frozen weights to the compute dtype, so that a large model needs a third of the memory. Applies to weights
@@ -69,6 +72,13 @@ class ParameterSet {
   // For a model that is not trained: freezes every parameter and converts weights as keep_frozen_as() does. all() is
   // empty.
   void build_frozen(torch::nn::Module& module, at::ScalarType compute_dtype);
+
+  // Fake quantisation (Jacob et al., arXiv 1712.05877): from now on the compute weights of these modules are their
+  // masters, quantised and dequantised (hrm/ops/weight8.h), in the compute dtype. Products read rounded weights in both
+  // passes, and their gradient goes to the master unchanged (straight-through; Bengio et al., arXiv 1308.3432). Works
+  // for frozen masters, too. No other module may read these masters. format: Float8_e4m3fn or Char. Call once, after
+  // build(), and before anything (e.g. a captured graph) stores the compute weights' addresses.
+  void fake_quantize(const std::vector<HasComputeWeight*>& modules, at::ScalarType format);
 
   const std::vector<Parameter>& all() const { return parameters_; }
   int64_t count() const { return count_; }
@@ -97,8 +107,12 @@ class ParameterSet {
   // gradients are written only after those of the preceding groups are complete.
   bool blocks_run_once() const { return blocks_run_once_; }
 
-  // Casts the masters into the compute copies (one fused kernel). Call after anything that writes masters.
+  // Casts the masters into the compute copies (one fused kernel), and rounds those of fake_quantize() anew. Call after
+  // anything that writes masters.
   void refresh_compute();
+  // Only rounds. Call after an optimizer step that wrote the other copies. Asynchronous device work at fixed addresses:
+  // can be captured. Does nothing without fake_quantize().
+  void refresh_fake_quantized();
 
   // Reports inside the backward pass which gradients are complete. Null before build().
   GradientReady* gradient_ready() { return gradient_ready_.get(); }
@@ -110,7 +124,12 @@ class ParameterSet {
 
  private:
   std::vector<Parameter> parameters_;
-  std::vector<at::Tensor> copies_, copied_masters_;  // the pairs of refresh_compute()
+  std::vector<at::Tensor> copies_, copied_masters_;  // the pairs that refresh_compute() casts
+  struct FakeQuantized {
+    at::Tensor master, compute;
+  };
+  std::vector<FakeQuantized> fake_quantized_;
+  at::ScalarType fake_format_ = at::kChar;
   struct Overwritten {
     at::Tensor gradient, stale;
   };

@@ -43,7 +43,7 @@ class Fp8Blocks : public Stateful {
 
   // Part of Task::graph_key: each mode is captured by itself.
   int64_t graph_key() const { return static_cast<int64_t>(linears_.mode()); }
-  static constexpr int64_t kGraphKeys = 4;
+  static constexpr int64_t kGraphKeys = static_cast<int64_t>(nn::Fp8Mode::rows) + 1;
   // Whether the step begun runs otherwise than the one before: no earlier mode comes back.
   bool changed_mode() const { return changed_mode_; }
 

@@ -15,10 +15,12 @@
 #include "hrm/formats/safetensors_set.h"
 #include "hrm/formats/tokenizer_folder.h"
 #include "hrm/metrics/metric_text.h"
+#include "hrm/models/make_language_model.h"
 #include "hrm/nn/frozen_weight.h"
 #include "hrm/nn/linear.h"
 #include "hrm/ops/weight8.h"
 #include "hrm/tasks/polychromic_plan.h"
+#include "tasks/fake_quantized.h"
 
 namespace hrm::tasks {
 
@@ -89,6 +91,9 @@ models::DecoderOptions configured_decoder(const config::Config& config, const Hf
   models::DecoderOptions options = checkpoint::decoder_options_of(facts, positions);
   options.recompute = config.hf.recompute;
   options.weights = weight_format(config.hf.quantize);
+  require(config.precision.fake_quantize == config::FakeQuantization::none || options.experts.count == 0,
+          ExitCode::usage, "precision.fake_quantize = ", config.precision.fake_quantize, " is for dense models, and '",
+          config.hf.model, "' (", facts.model_type, ") has experts; set precision.fake_quantize to none");
   if (nn::is_quantized(options.weights)) {
     require(options.experts.count == 0, ExitCode::usage, "hf.quantize = ", config.hf.quantize,
             " is for dense models, and '", config.hf.model, "' (", facts.model_type,
@@ -188,10 +193,15 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
                            /*trains=*/config.lora.r == 0);
   if (config.lora.r > 0) add_adapter(config, runtime, lm);
   lm.model->build_parameters(runtime.compute_dtype);
+  models::fake_quantize(*lm.model, config.precision.fake_quantize);
   return lm;
 }
 
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
+  const config::FakeQuantization fake = config.precision.fake_quantize;
+  require(fake == config::FakeQuantization::none, ExitCode::usage, "precision.fake_quantize = ", fake,
+          " is for runs and their checkpoints; set hf.quantize to ", fake, " for the weights of '", config.hf.model,
+          "'");
   CausalLm lm = open_without_adapter(config, runtime, positions, /*trains=*/false);
   if (config.lora.r == 0) {
     lm.model->build_frozen(runtime.compute_dtype);
@@ -252,7 +262,10 @@ std::string describe_causal_lm(const config::Config& config, const CausalLm& lm)
   std::string text = cat("model        ", lm.facts.model_type, " of ", config.hf.model, ", ", lm.facts.layers,
                          " layers, hidden ", lm.facts.hidden_size, ", vocabulary ", lm.facts.vocab_size,
                          config.hf.weights == config::HfWeights::random ? ", random weights" : "");
-  if (!lm.lora) return text + cat("\ntrained      all ", lm.model->parameter_set().count(), " parameters");
+  if (!lm.lora) {
+    return text + cat("\ntrained      all ", lm.model->parameter_set().count(), " parameters",
+                      describe_fake_quantize(config, *lm.model));
+  }
   text += cat("\nadapter      rank ", config.lora.r, ", ", lm.model->parameter_set().count(), " parameters, on ",
               config.lora.targets, config.lora.dora ? ", DoRA" : "",
               config.lora.modules_to_save.empty() ? "" : cat(", and all of ", config.lora.modules_to_save));

@@ -10,6 +10,7 @@
 #include "hrm/ops/start.h"
 #include "hrm/tasks/causal_inference.h"
 #include "tasks/causal/spec.h"
+#include "tasks/fake_quantized.h"
 #include "tasks/hf_tokens.h"
 
 namespace hrm::tasks {
@@ -44,14 +45,21 @@ models::DecoderOptions options_of(const HfModelConfig& facts) {
   return checkpoint::decoder_options_of(facts, facts.max_position_embeddings);
 }
 
+// The same as a file of this request holds them.
+NamedTensors exported_weights(CausalLm& lm, const config::Config& config, const ExportRequest& request) {
+  NamedTensors named = whole_weights(lm);
+  round_exported(named, *lm.model, config, request);
+  return named;
+}
+
 // The whole model for torch.jit.load.
-void write_torchscript(CausalLm& lm, const std::string& file) {
-  checkpoint::export_causal_torchscript(options_of(lm.facts), whole_weights(lm), file);
+void write_torchscript(CausalLm& lm, const config::Config& config, const ExportRequest& request) {
+  checkpoint::export_causal_torchscript(options_of(lm.facts), exported_weights(lm, config, request), request.out);
 }
 
 // The whole model for transformers.
 void write_hf(CausalInference& loaded, const ExportRequest& request) {
-  const NamedTensors named = whole_weights(loaded.lm);
+  const NamedTensors named = exported_weights(loaded.lm, loaded.config, request);
   const HfModelConfig& facts = loaded.lm.facts;
   const std::filesystem::path tokenizer = data::tokenizer_folder(loaded.config.hf) / "tokenizer.json";
   std::error_code ignored;
@@ -65,16 +73,28 @@ void write_hf(CausalInference& loaded, const ExportRequest& request) {
   checkpoint::export_hf(options_of(facts), named, tokens, request.out, format);
 }
 
+// The same for weights of a checkpoint.
+void round_checkpoint(NamedTensors& weights, const StoredModel& stored, const ExportRequest& request) {
+  if (stored.config.precision.fake_quantize == config::FakeQuantization::none) return;
+  const CausalInference loaded = open_causal_checkpoint(stored.folder, kExactOnCpu, "auto");
+  // Checkpoints leave out the name of the outermost module.
+  const std::string outermost = "model.";
+  for (auto& [name, tensor] : weights) name = outermost + name;
+  round_exported(weights, *loaded.lm.model, loaded.config, request);
+  for (auto& [name, tensor] : weights) name = name.substr(outermost.size());
+}
+
 // The adapter for PEFT; for transformers and TorchScript the whole model.
 void write_causal(const StoredModel& stored, const ExportRequest& request, const ChosenWeights& chosen) {
-  const NamedTensors& weights = chosen.values();
+  NamedTensors weights = chosen.values();
+  if (request.to == "safetensors" || request.to == "pt") round_checkpoint(weights, stored, request);
   if (request.to == "safetensors") return checkpoint::export_safetensors(weights, request.out, /*prefix=*/"");
   if (request.to == "pt") return checkpoint::export_pt(weights, request.out, /*prefix=*/"");
   std::vector<std::string> overrides = kExactOnCpu;
   if (!request.base.empty()) overrides.push_back("hf.model=" + request.base);
   CausalInference loaded = open_causal_checkpoint(stored.folder, overrides, chosen.averaged ? "ema" : "raw");
   if (request.to == "peft") return checkpoint::write_peft(request.out, *loaded.lm.lora, loaded.config.hf.model);
-  if (request.to == "torchscript") return write_torchscript(loaded.lm, request.out);
+  if (request.to == "torchscript") return write_torchscript(loaded.lm, loaded.config, request);
   write_hf(loaded, request);
 }
 
@@ -99,7 +119,7 @@ std::string export_foreign(const StoredModel& stored, const ExportRequest& reque
     // Without a tokenizer, which such a folder may lack.
     const config::Config config = model_folder_config(stored.folder, overrides);
     CausalLm lm = open_frozen_lm(config, ops::start_runtime_and_ops(config), /*positions=*/1);
-    write_torchscript(lm, request.out);
+    write_torchscript(lm, config, request);
     model = config.hf.model;
   } else {
     CausalInference loaded = open_model_folder(stored.folder, overrides);

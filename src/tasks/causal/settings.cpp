@@ -150,8 +150,19 @@ void check_unread_answers(const Checker& check, const Config& c) {
   }
 }
 
+void check_fake_quantize(const Checker& check, const Config& c) {
+  if (c.precision.fake_quantize == FakeQuantization::none) return;
+  check.require(c.hf.quantize == Quantization::none, check.at("precision.fake_quantize"),
+                " is for weights that are trained, and ", check.at("hf.quantize"),
+                " for frozen ones; set one of them to none");
+  check.require(c.lora.r == 0, check.at("precision.fake_quantize"), " is for weights that are trained, but ",
+                check.at("lora.r"), " freezes them beside an adapter; set lora.r to 0, or precision.fake_quantize to ",
+                "none (hf.quantize stores frozen weights in 8 bits)");
+}
+
 void check_causal(const Checker& check) {
   const Config& c = check.loaded().config;
+  check_fake_quantize(check, c);
   check_polychromic(check, c);
   check_fp8_blocks(check);
   check.require(c.precision.blocks != BlockPrecision::fp8 || c.lora.r == 0, check.at("precision.blocks"),

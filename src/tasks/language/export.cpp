@@ -4,6 +4,7 @@
 #include "hrm/models/make_language_model.h"
 #include "hrm/tasks/language.h"
 #include "hrm/tasks/language_inference.h"
+#include "tasks/fake_quantized.h"
 #include "tasks/hf_tokens.h"
 #include "tasks/language/spec.h"
 
@@ -19,9 +20,10 @@ void write_language(const StoredModel& stored, const ExportRequest& request, con
   const bool plain = !models::reads_prompts(config.lm);
   NamedTensors named;
   for (const auto& [name, tensor] : weights) named.emplace_back(plain ? "model." + name : name, tensor);
+  const models::LanguageSizes sizes = models::language_sizes(config.data, meta.vocab_size);
+  round_exported(named, *models::make_language_model_outline(config, sizes), config, request);
   if (request.to == "safetensors") return checkpoint::export_safetensors(named, request.out, /*prefix=*/"");
   if (request.to == "pt") return checkpoint::export_pt(named, request.out, /*prefix=*/"");
-  const models::LanguageSizes sizes = models::language_sizes(config.data, meta.vocab_size);
   if (request.to == "torchscript") return checkpoint::export_language_torchscript(config, sizes, named, request.out);
   models::DecoderOptions decoder;  // stays empty for a model that export_hf refuses
   if (plain) decoder = models::family_decoder_options(config, sizes);

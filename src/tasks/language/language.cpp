@@ -15,6 +15,7 @@
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/moe.h"
 #include "hrm/runtime/nvtx.h"
+#include "tasks/fake_quantized.h"
 #include "tasks/language/plan.h"
 
 namespace hrm::tasks {
@@ -364,6 +365,7 @@ std::string LanguageTask::describe() const {
                 ops::moe_experts_way(runtime_.device, runtime_.compute_dtype, config_.lm.hidden_size, options.inner));
   }
   if (fp8_) text += "\nfp8          " + fp8_text();
+  text += describe_fake_quantize(config_, *model_);
   text += "\ndata         ";
   for (size_t i = 0; i < sources_.size(); ++i) {
     text += cat(i > 0 ? ", " : "", sources_[i].source->num_samples(config_.data.decoder_len), " rows of ",

@@ -70,9 +70,14 @@ class LanguageClock {
     const double flops = 2 * slowdown_ * rows * in * out;
     note(products, times * std::max(kLeastMs, clock_.slower(flops, kProductShare, bytes)), is_backward);
   }
+  // Whether blocks quantise where they compute (nn/fp8_block.h), and not by passes of their own.
+  bool fuses() const { return in_.config.precision.fp8_scaling == config::Fp8Scaling::delayed; }
+
   // A linear layer of a token block, whose products are in 8 bits where fp8 is on. What it multiplies by its weight,
-  // its input or the gradient of its output, is read and written twice by a pass of its own.
-  void layer(double rows, double in, double out, double passes, double factor, bool is_backward) {
+  // its input or the gradient of its output, is read and written twice by a pass of its own, unless what comes before
+  // it does that.
+  void layer(double rows, double in, double out, double passes, double factor, bool is_backward,
+             bool quantised_before = false) {
     const double eights = fp8_;
     product(rows, in, out, (1 - eights) * passes * factor, is_backward);
     if (eights == 0) return;
@@ -80,9 +85,16 @@ class LanguageClock {
     const double ms = std::max(kLeastMs, clock_.slower(2 * rows * in * out, kFp8Share, bytes));
     note(products, eights * passes * factor * ms, is_backward);
     const double values = rows * (is_backward ? out : in);
+    if (quantised_before && fuses()) return;
     note(quantising, eights * passes * std::max(kLeastMs, clock_.moved((size() + 2) * values)), is_backward);
-    if (in_.config.precision.fp8_scaling != config::Fp8Scaling::current) return;
+    if (fuses()) return;
     note(quantising, eights * passes * std::max(kLeastMs, clock_.moved(size() * values)), is_backward);
+  }
+  // ops/fp8_block.h: inside the product for short sums, otherwise by a pass; its gradient reads gates, ups and the
+  // gradient, and writes both of its results and the activations in 8 bits, most of them twice.
+  void gate_in_8_bits(double n, double times, bool is_backward) {
+    if (is_backward) return pass((3 * size() + 5) * n * w_.inner, fp8_ * times, true);
+    if (w_.model > 2048) pass((2 * size() + 1) * n * w_.inner, fp8_ * times, false);
   }
   void pass(double bytes, double times, bool is_backward) {
     note(others, times * std::max(kLeastMs, clock_.moved(bytes)), is_backward);
@@ -106,7 +118,7 @@ class LanguageClock {
     const double n = s.positions(), unit = n * w_.model * size(), qk = n * (w_.queries + w_.values) * size();
     if (s.mamba2) return mamba2(s, passes, factor, is_backward);
     const double fp8 = s.reads == BlockStack::Reads::memory ? std::exchange(fp8_, 0) : fp8_;
-    layer(n, w_.model, w_.queries + 2 * w_.values, passes, factor, is_backward);
+    layer(n, w_.model, w_.queries + 2 * w_.values, passes, factor, is_backward, !is_backward || !in_.config.lm.qk_norm);
     layer(n, w_.queries, w_.model, passes, factor, is_backward);
     attend(s, s.keys, passes * factor, is_backward);
     if (s.cross) {
@@ -121,10 +133,13 @@ class LanguageClock {
       experts(n, passes, factor, is_backward);
     } else {
       const bool gated = !prototype(in_);
-      layer(n, w_.model, (gated ? 2 : 1) * w_.inner, passes, factor, is_backward);
-      layer(n, w_.inner, w_.model, passes, factor, is_backward);
-      const bool fused = gated && size() < 4 && in_.gpu.capability == 90;  // but not in 8 bits
-      pass(3 * n * w_.inner * size(), (fused ? fp8_ : 1) * passes * factor, is_backward);
+      layer(n, w_.model, (gated ? 2 : 1) * w_.inner, passes, factor, is_backward, gated);
+      layer(n, w_.inner, w_.model, passes, factor, is_backward, gated && !is_backward);
+      const bool fused = gated && size() < 4 && in_.gpu.capability == 90,
+                 fused_in_8_bits = fp8_ > 0 && gated && fuses();
+      if (!fused || !fused_in_8_bits)
+        pass(3 * n * w_.inner * size(), (fused ? fp8_ : 1) * passes * factor, is_backward);
+      if (fused && fused_in_8_bits) gate_in_8_bits(n, passes * factor, is_backward);
     }
     fp8_ = fp8;
   }

@@ -19,11 +19,11 @@ struct FeedForwardMemory {
 FeedForwardMemory swiglu_memory(const PlanInput& in, double positions, const LanguageWidths& w, double size,
                                 bool fp8 = false) {
   const double act = positions * w.inner * size;
-  // In 8 bits: the activation is kept transposed, its gradient exists, and the widest gradient is in memory three
-  // times.
+  // In 8 bits (nn/fp8_block.cpp): the activation is computed again from gate_up. Its gradient exists, and the gradient
+  // of gate_up is in memory twice, both in 8 bits, beside the activation's transpose.
   if (fp8) {
     const double act8 = positions * w.inner;
-    return {.kept = 2 * act + act8, .backward = 3 * act + 2 * 2 * act8, .plain = 3 * act};
+    return {.kept = 2 * act, .backward = act + 5 * act8, .plain = 3 * act};
   }
   // Our kernels put the gate into the products, so that the activation has no gradient in memory.
   const bool fused = size < 4 && in.gpu.capability == 90;
