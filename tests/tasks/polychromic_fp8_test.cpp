@@ -25,7 +25,7 @@ using testing::Step;
 using testing::step_of;
 using testing::with;
 
-const Overrides kWhole{"lora.r=0"};
+const Overrides kAllWeights{"lora.r=0"};
 const Overrides kFp8{"lora.r=0", "precision.blocks=fp8"};
 const Overrides kNothingSampled{"polychromic.objective=none", "polychromic.max_generation_length=100"};
 // No number of rows has a common divisor with 16, so that all rows are padded.
@@ -77,7 +77,7 @@ double relative_gap(const Step& got, const Step& want) {
 TEST_P(PolychromicFp8, GradientsAreThoseOfTheComputeDtype) {
   for (const Overrides& rows : {Overrides{}, kOdd}) {
     const Overrides more = with(GetParam().overrides, rows);
-    const Step want = step_of(with(kWhole, more));
+    const Step want = step_of(with(kAllWeights, more));
     ASSERT_TRUE(has_gradients(want));
     EXPECT_LT(largest_gap(step_of(with(kFp8, with(more, {"precision.fp8_warmup_steps=9"}))), want), 2e-3);
     const double gap = relative_gap(step_of(with(kFp8, with(more, GetParam().fp8))), want);
@@ -99,7 +99,7 @@ TEST(PolychromicFp8Training, LearnsAsWithout) {
   const auto dir = fresh_folder("runs");
   for (const auto& [name, kind] : {std::pair{"responses", kNothingSampled}, std::pair{"diversity", Overrides{}}}) {
     const Overrides more = with(kind, with(kOdd, {"train.steps=36", "train.log_every=12", "train.eval_every=20"}));
-    SmallPolychromic plain(dir / name / "plain", with(kWhole, more)), fp8(dir / name / "fp8", with(kFp8, more));
+    SmallPolychromic plain(dir / name / "plain", with(kAllWeights, more)), fp8(dir / name / "fp8", with(kFp8, more));
     train_fresh(plain);
     train_fresh(fp8);
     EXPECT_EQ(block_steps(fp8), 36);
@@ -156,7 +156,7 @@ TEST(PolychromicFp8Training, CanBeSwitchedOnAndOffWhenARunGoesOn) {
   const auto steps = [&](const Overrides& kind, int count) {
     return with(kind, with(more, {"train.steps=" + std::to_string(count)}));
   };
-  auto found = trained(dir, steps(kWhole, 4));
+  auto found = trained(dir, steps(kAllWeights, 4));
   {
     SmallPolychromic run(dir, steps(kFp8, 8));
     EXPECT_EQ(run.task.plan().row_multiple, 16);
@@ -168,7 +168,7 @@ TEST(PolychromicFp8Training, CanBeSwitchedOnAndOffWhenARunGoesOn) {
     EXPECT_EQ(block_steps(run), 4);
   }
   found = checkpoint::list_checkpoints(dir / "small").front();
-  SmallPolychromic run(dir, steps(kWhole, 12));
+  SmallPolychromic run(dir, steps(kAllWeights, 12));
   const auto meta = checkpoint::find_latest_valid(dir / "small");
   ASSERT_TRUE(meta);
   run.trainer.resume(found, meta->meta.info);
@@ -242,8 +242,8 @@ TEST(PolychromicFp8Training, WhatDoesNotFitIsRefused) {
 }
 
 TEST(PolychromicFp8Training, OtherNamesMeanBlocks) {
-  SmallPolychromic run(fresh_folder("runs"), with(kWhole, {"train.mixed_precision=fp8", "train.fp8.format=e4m3",
-                                                           "train.fp8.warmup_steps=3"}));
+  SmallPolychromic run(fresh_folder("runs"), with(kAllWeights, {"train.mixed_precision=fp8", "train.fp8.format=e4m3",
+                                                                "train.fp8.warmup_steps=3"}));
   ASSERT_NE(run.task.fp8(), nullptr);
   EXPECT_NE(run.task.describe().find("gradients e4m3"), std::string::npos);
 }
