@@ -159,16 +159,18 @@ TEST(LanguagePlan, CountsWhatFp8BlocksKeep) {
   });
 }
 
-// Steps of decoders in ms on one H200, `bench step`, vocabulary 32,000, delayed scaling, commit 77f9c944. They fitted
-// kFp8Share.
+// Steps of decoders in ms on H200s, vocabulary 32,000, delayed scaling. same_ms: bf16, `bench step` at 77f9c944.
+// fp8_ms: `compare_lm.py` at 636b8403, on another GPU, which was up to 3 % slower. ratio: bf16 to fp8 in one run; that
+// of the widest on an H100 at 9ca248e7, without an fp8_ms. They fitted kFp8Share.
 struct MeasuredDecoder {
   int64_t width, layers, inner, heads, rows, length;
-  double same_ms, fp8_ms;
+  double same_ms, fp8_ms, ratio;
 };
 constexpr MeasuredDecoder kMeasuredDecoders[] = {
-    {768, 12, 2048, 12, 16, 1024, 26.0, 23.06},
-    {1024, 12, 3072, 16, 16, 1024, 42.9, 35.1},
-    {2048, 8, 6144, 32, 8, 2048, 100.1, 74.2},
+    {768, 12, 2048, 12, 16, 1024, 25.68, 23.06, 1.126},
+    {1024, 12, 3072, 16, 16, 1024, 41.57, 35.14, 1.222},
+    {2048, 8, 6144, 32, 8, 2048, 98.6, 74.24, 1.349},
+    {4096, 4, 12288, 32, 8, 2048, 178.9, 0, 1.473},
 };
 
 TEST(LanguagePlan, TakesTheTimeOfFp8BlocksThatWasMeasured) {
@@ -182,10 +184,11 @@ TEST(LanguagePlan, TakesTheTimeOfFp8BlocksThatWasMeasured) {
           32000));
     };
     const Plan same = planned("same"), fp8 = planned("fp8");
-    // Steps on two GPUs of this kind differed by up to 3 %.
-    EXPECT_NEAR(same.step_ms, d.same_ms, 0.05 * d.same_ms) << d.width;
-    EXPECT_NEAR(fp8.step_ms, d.fp8_ms, 0.05 * d.fp8_ms) << d.width;
-    EXPECT_NEAR(same.step_ms / fp8.step_ms, d.same_ms / d.fp8_ms, 0.06 * d.same_ms / d.fp8_ms) << d.width;
+    EXPECT_NEAR(same.step_ms, d.same_ms, 0.04 * d.same_ms) << d.width;
+    if (d.fp8_ms > 0) {
+      EXPECT_NEAR(fp8.step_ms, d.fp8_ms, 0.05 * d.fp8_ms) << d.width;
+    }
+    EXPECT_NEAR(same.step_ms / fp8.step_ms, d.ratio, 0.06 * d.ratio) << d.width;
     EXPECT_EQ(item(same.time, "quantising"), 0);
   }
 }

@@ -7,6 +7,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/tasks/causal_inference.h"
 #include "support/expect_error.h"
+#include "support/metric_lines.h"
 #include "tasks/polychromic_steps.h"
 
 namespace hrm {
@@ -32,13 +33,7 @@ const Overrides kNothingSampled{"polychromic.objective=none", "polychromic.max_g
 const Overrides kOdd{"train.global_batch_size=6", "train.micro_batch_size=3", "chat.buckets=3"};
 
 std::vector<nlohmann::json> records(const std::filesystem::path& dir, const std::string& key) {
-  std::ifstream file(dir / "small" / "metrics.jsonl");
-  std::vector<nlohmann::json> lines;
-  for (std::string line; std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line);
-    if (json.contains(key)) lines.push_back(json);
-  }
-  return lines;
+  return test::metric_lines(dir / "small", key);
 }
 
 void train_fresh(SmallPolychromic& run) {

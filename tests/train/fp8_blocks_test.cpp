@@ -8,6 +8,7 @@
 #include "hrm/data/language_open.h"
 #include "hrm/tasks/language_inference.h"
 #include "support/expect_error.h"
+#include "support/metric_lines.h"
 #include "support/overrides.h"
 #include "support/ranks.h"
 #include "train/small_language.h"
@@ -30,13 +31,7 @@ Overrides fp8_decoder(const Overrides& more = {}) {
 }
 
 std::vector<nlohmann::json> records(const std::filesystem::path& dir, const std::string& key) {
-  std::ifstream file(dir / "small" / "metrics.jsonl");
-  std::vector<nlohmann::json> lines;
-  for (std::string line; std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line);
-    if (json.contains(key)) lines.push_back(json);
-  }
-  return lines;
+  return test::metric_lines(dir / "small", key);
 }
 
 int64_t block_steps(SmallLanguage& run) {

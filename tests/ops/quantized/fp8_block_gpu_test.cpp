@@ -53,7 +53,7 @@ TEST(Fp8BlockGpu, LargeAreTheirReference) {
   const Fp8SwigluGradient want =
       swiglu_backward_fp8(x, gate_up, wide_slot(2048, true, at::kCUDA), true, slot, true, true);
   // The plain formula rounds twice on the way to the gate's gradient.
-  EXPECT_LE(differ(gates.gate_up.values, want.gate_up.values), 2e-2);
+  EXPECT_LE(differ(gates.gate_up.values, want.gate_up.values), 1e-2);
   EXPECT_LE(differ(gates.act_transposed, want.act_transposed), 2e-3);
 }
 
