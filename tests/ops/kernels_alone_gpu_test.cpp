@@ -277,6 +277,22 @@ TEST(KernelsAloneGpu, DecodeLinearTiles) {
   }
 }
 
+// The same with weights in 8 bits, more stages than the ring has, and adapters.
+TEST(KernelsAloneGpu, DecodeLinearTiles8) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{8208, 264}, {2064, 1032}, {8192, 8200}}) {
+    for (const int64_t rows : {3, 40, 100}) {
+      for (const Around around : {Around::residual, Around::gate}) {
+        DecodeLinearInput in = in_8_bits(decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA),
+                                         rows == 40 ? at::kChar : at::kFloat8_e4m3fn);
+        if (rows != 40) in = with_adapter(in, 16, 2, 0.5);
+        expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("rows ", rows, " of ", inner));
+      }
+    }
+  }
+}
+
 TEST(KernelsAloneGpu, DecodeAttention) {
   HRM_NEEDS_GPU();
   for (const DecodeCase& c : decode_cases()) {
