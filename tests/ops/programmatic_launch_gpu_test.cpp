@@ -19,6 +19,7 @@
 #include "hrm/ops/mlp_mix.h"
 #include "hrm/ops/moe.h"
 #include "hrm/ops/next_tokens.h"
+#include "hrm/ops/nf4.h"
 #include "hrm/ops/qkv_heads.h"
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/softmax_loss.h"
@@ -487,6 +488,33 @@ TEST(ProgrammaticLaunchGpu, Weights8) {
         expect_order(chain, {rows, kWidth}, dtype, cat(format, " ", dtype, " rows ", rows), 10);
       }
     }
+  }
+}
+
+// The same with NF4 weights.
+TEST(ProgrammaticLaunchGpu, WeightsNf4) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const Block block = make_block(dtype);
+    const Nf4Tensor gate_up = nf4_quantize(block.gate_up), down = nf4_quantize(block.down);
+    const at::Tensor wide = at::empty_like(block.gate_up), narrow = at::empty_like(block.down);
+    const at::Tensor norm = at::ones({kWidth}, at::device(at::kCUDA).dtype(at::kFloat));
+    at::cuda::device_synchronize();
+    const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+      at::Tensor h = x;
+      for (int i = 0; i < 2; ++i) {
+        const at::Tensor normed = weighted_rms_norm(h, norm, kEps);
+        between();
+        const at::Tensor gates = linear_nf4(normed, gate_up, wide);
+        between();
+        const at::Tensor act = swiglu(gates);
+        between();
+        h = linear_nf4(act, down, narrow, h);
+        between();
+      }
+      return {h};
+    };
+    for (const int64_t rows : {1, 12, 32}) expect_order(chain, {rows, kWidth}, dtype, cat(dtype, " rows ", rows), 10);
   }
 }
 
