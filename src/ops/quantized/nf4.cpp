@@ -166,6 +166,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("nf4_quantize", &nf4_quantize_cpu);
   m.impl("nf4_dequantize_", &nf4_dequantize_cpu_);
+  m.impl("linear_nf4", &linear_nf4_cpu);
 }
 
 }  // namespace hrm::ops

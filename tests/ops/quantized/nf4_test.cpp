@@ -159,22 +159,23 @@ TEST(Nf4, ProductsNameWhatDoesNotFit) {
 
 // The loops of the kernel: each summand is met by one thread, and no load reaches beyond the row.
 TEST(Nf4, ThreadsOfTheKernelMeetEachSummandOnce) {
-  constexpr int kWarps = 8, kLoad = 32, kStep = kWarps * 4 * kLoad, kUnroll = 2;
-  for (const int inner : {64, 128, 960, 1024, 1088, 2048, 4096, 12288}) {
+  constexpr int kWarps = 8, kLoad = 32, kStep = kWarps * 4 * kLoad;
+  for (const auto& [inner, unroll] :
+       {std::pair{64, 2}, {128, 1}, {960, 2}, {1024, 1}, {1088, 2}, {2048, 1}, {4096, 2}, {12288, 1}}) {
     std::vector<int> met(static_cast<size_t>(inner), 0);
     for (int warp = 0; warp < kWarps; ++warp) {
       for (int part = 0; part < 4; ++part) {
         const int begin = (warp * 4 + part) * kLoad;
         int left = inner - begin, at = begin;
-        for (int first = warp * 4 * kLoad; first < inner; first += kStep * kUnroll) {
-          for (int u = 0; u < kUnroll; ++u) {
+        for (int first = warp * 4 * kLoad; first < inner; first += kStep * unroll) {
+          for (int u = 0; u < unroll; ++u) {
             if (first + kStep * u >= inner) break;
             if (left <= kStep * u) continue;
             ASSERT_LE(at + kStep * u + kLoad, inner) << "a load beyond the row's end";
             for (int i = 0; i < kLoad; ++i) ++met[static_cast<size_t>(at + kStep * u + i)];
           }
-          left -= kStep * kUnroll;
-          at += kStep * kUnroll;
+          left -= kStep * unroll;
+          at += kStep * unroll;
         }
       }
     }

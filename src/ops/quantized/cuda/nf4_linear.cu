@@ -17,9 +17,11 @@ constexpr int kWarps = 8;  // of a block; each has every eighth part of 128 of t
 constexpr int kThreads = kWarps * 32;
 constexpr int kLoad = 32;                  // codes of a load, half of those with one magnitude
 constexpr int kStep = kWarps * 4 * kLoad;  // summands from one part of a warp to its next
-constexpr int kUnroll = 2;                 // parts whose codes are loaded at once
-constexpr int kTileRows = 8;               // rows of x in a tile
-constexpr int kPitch = 20;                 // floats from one row of a tile to the next: no two in one bank
+// Parts whose codes are loaded at once; with more rows their registers are for x.
+template <int kRowTiles>
+constexpr int kPartsAtOnce = kRowTiles == 1 ? 2 : 1;
+constexpr int kTileRows = 8;  // rows of x in a tile
+constexpr int kPitch = 20;    // floats from one row of a tile to the next: no two in one bank
 constexpr int kTileFloats = kTileRows * kPitch;
 constexpr int64_t kNarrowColumns = 1536;  // up to here, tiles of 8 columns: more blocks
 
@@ -52,8 +54,8 @@ __device__ inline uint2 widen_codes(uint32_t bytes, const float* level, float ab
 }
 
 template <typename T, int kRowTiles, bool kNarrow>
-__global__ void __launch_bounds__(kThreads, kRowTiles <= 2 ? 3 : 2) nf4_linear_kernel(const Nf4Linear p) {
-  constexpr int kHalves = kNarrow ? 1 : 2, kColumns = 8 * kHalves;
+__global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2) nf4_linear_kernel(const Nf4Linear p) {
+  constexpr int kHalves = kNarrow ? 1 : 2, kColumns = 8 * kHalves, kUnroll = kPartsAtOnce<kRowTiles>;
   __shared__ float sums[kWarps * kRowTiles * kTileFloats];
   __shared__ Tables tables;
   const int width = static_cast<int>(p.width), inner = static_cast<int>(p.inner), rows = static_cast<int>(p.rows);
