@@ -2,8 +2,10 @@
 // Blocks whose decoding steps are compared with whole rows, on every device.
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -116,6 +118,35 @@ class SteppedBlocks {
   ParameterSet parameters_;
   RotaryTable rotary_;
   std::vector<LayerCache> caches_;
+};
+
+// Counts calls of ops whose name begins so, during its lifetime.
+class OpCount {
+ public:
+  explicit OpCount(const std::string& begin) {
+    prefix() = begin;
+    counter() = 0;
+    handle_ = at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) {
+                                      if (std::string(function.name()).starts_with(prefix())) ++counter();
+                                      return std::unique_ptr<at::ObserverContext>();
+                                    }).scopes({at::RecordScope::FUNCTION}));
+  }
+  ~OpCount() { at::removeCallback(handle_); }
+  OpCount(const OpCount&) = delete;
+  OpCount& operator=(const OpCount&) = delete;
+
+  int64_t count() const { return counter(); }
+
+ private:
+  static std::string& prefix() {
+    static std::string text;
+    return text;
+  }
+  static std::atomic<int64_t>& counter() {
+    static std::atomic<int64_t> number{0};
+    return number;
+  }
+  at::CallbackHandle handle_ = 0;
 };
 
 // tolerance: of the largest number.

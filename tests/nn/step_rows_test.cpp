@@ -39,5 +39,23 @@ TEST(StepRows, OfOtherForms) {
   }
 }
 
+// The fused op is called once for each layer, and once more for each adapter. A norm of its own stands before a product
+// with an adapter, since no kernel here prepares it; nothing is gated or added by itself.
+TEST(StepRows, CallsOneOpForEachLayer) {
+  for (const auto& [format, mode, products] : {std::tuple{WeightFormat::f32, LoraMode::off, 4},
+                                               {WeightFormat::fp8, LoraMode::off, 4},
+                                               {WeightFormat::int8, LoraMode::off, 4},
+                                               {WeightFormat::f32, LoraMode::adapter, 8},
+                                               {WeightFormat::fp8, LoraMode::adapter, 8},
+                                               {WeightFormat::nf4, LoraMode::off, 0}}) {
+    const StepCase c{.attention = kStepSizes, .inner = 48, .format = format, .mode = mode};
+    testing::SteppedBlocks blocks(c, at::kFloat, at::kCPU);
+    const at::Tensor x = blocks.input();
+    const testing::OpCount fused("hrm::decode_linear");
+    blocks.by_steps(x);
+    EXPECT_EQ(fused.count(), 2 * testing::SteppedBlocks::kLength * products) << testing::describe(c);
+  }
+}
+
 }  // namespace
 }  // namespace hrm::nn

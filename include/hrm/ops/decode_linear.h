@@ -56,8 +56,8 @@ struct DecodeLinearOptions {
 // bits with scales (F), gated (2F). Returns (..., F), contiguous. No gradient. Deterministic. Runs on the current
 // stream; can be captured. Throws c10::Error that names the shapes.
 //
-// The weight is read while the kernel queued directly before still runs, so that kernel must not write it. The same
-// holds for scales.
+// The weight is read while kernels queued before still run: those of decode_linear, back to the last kernel that is
+// none of them, and that one. None of these may write the weight, its scales or the adapter's B.
 //
 // On a GPU, skinny-GEMM kernels for 16-bit types are used where they are faster:
 // - src/ops/linear/cuda/sm90/skinny_gemm_tiles.cu: on Hopper, up to 128 rows, for weights of at least 2^21 elements

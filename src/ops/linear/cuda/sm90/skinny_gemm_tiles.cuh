@@ -197,6 +197,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (ranks > 1) cluster_arrive_relaxed();
   __syncthreads();
 
+  // The next kernel loads its weight, while this one waits for x.
+  if (p.steady) let_next_begin();
   const int thread = static_cast<int>(threadIdx.x);
   [[maybe_unused]] BytesTaken taken{};
   [[maybe_unused]] int take_stage = 0, put_stage = 0;
@@ -273,6 +275,34 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     barriers->rstd[thread] = rstd;
   }
+  // What the end needs of other kernels and of memory, while x is under way.
+  const auto residual = [&](int of_row, int column) {
+    const auto* const from = static_cast<const T*>(p.residual) + int64_t{rank + of_row * ranks} * width + column;
+    return *reinterpret_cast<const uint2*>(from);
+  };
+  constexpr int kQuads = kColumns / 4;
+  const int first_task_row = thread / kQuads, task_column = first_column + thread % kQuads * 4;
+  const bool inside = task_column < width;
+  uint2 added{};
+  if (!kGated && p.residual != nullptr && inside && first_task_row < own_rows) {
+    added = residual(first_task_row, task_column);
+  }
+  float4 adapted{}, adapted_up{};
+  const auto adapt = [&](int of_row) {
+    if (p.adapter.slices == 0 || !inside || of_row >= own_rows) return;
+    adapted = adapter_sums<T>(p.adapter, rank + of_row * ranks, task_column);
+    if constexpr (kGated) adapted_up = adapter_sums<T>(p.adapter, rank + of_row * ranks, width + task_column);
+  };
+  adapt(first_task_row);
+  float4 scale{1, 1, 1, 1}, scale_up = scale;  // of the weight's rows
+  if (kBits8 && inside) {
+    scale = *reinterpret_cast<const float4*>(p.scales + task_column);
+    if constexpr (kGated) scale_up = *reinterpret_cast<const float4*>(p.scales + width + task_column);
+  }
+  float4 factor{};  // of the norm that follows
+  if (!kGated && p.next_norm != nullptr && inside) factor = *reinterpret_cast<const float4*>(p.next_norm + task_column);
+  __syncwarp();
+
   float d[kRows / 2] = {};
   int stage = 0, before = 0;
   uint32_t parity = 0;
@@ -303,32 +333,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   wgmma_wait<0>();
   registers_fence(d);
-
-  const auto residual = [&](int of_row, int column) {
-    const auto* const from = static_cast<const T*>(p.residual) + int64_t{rank + of_row * ranks} * width + column;
-    return *reinterpret_cast<const uint2*>(from);
-  };
-  constexpr int kQuads = kColumns / 4;
-  const int first_task_row = thread / kQuads, task_column = first_column + thread % kQuads * 4;
-  const bool inside = task_column < width;
-  uint2 added{};
-  if (!kGated && p.residual != nullptr && inside && first_task_row < own_rows) {
-    added = residual(first_task_row, task_column);
-  }
-  float4 adapted{}, adapted_up{};
-  const auto adapt = [&](int of_row) {
-    if (p.adapter.slices == 0 || !inside || of_row >= own_rows) return;
-    adapted = adapter_sums<T>(p.adapter, rank + of_row * ranks, task_column);
-    if constexpr (kGated) adapted_up = adapter_sums<T>(p.adapter, rank + of_row * ranks, width + task_column);
-  };
-  adapt(first_task_row);
-  float4 scale{1, 1, 1, 1}, scale_up = scale;  // of the weight's rows
-  if (kBits8 && inside) {
-    scale = *reinterpret_cast<const float4*>(p.scales + task_column);
-    if constexpr (kGated) scale_up = *reinterpret_cast<const float4*>(p.scales + width + task_column);
-  }
-  float4 factor{};  // of the norm that follows
-  if (!kGated && p.next_norm != nullptr && inside) factor = *reinterpret_cast<const float4*>(p.next_norm + task_column);
 
   named_barrier(1, 32 * kMultiplying);  // all have read the stages
   const int group = lane / 4, part = lane % 4;
