@@ -6,7 +6,6 @@
 #include "hrm/base/error.h"
 #include "hrm/nn/fp8_block.h"
 #include "hrm/ops/decode_attention.h"
-#include "hrm/ops/decode_linear.h"
 #include "hrm/ops/qkv_heads.h"
 
 namespace hrm::nn {
@@ -120,13 +119,9 @@ at::Tensor CausalAttention::step(const at::Tensor& x, const AttentionPass& pass,
 
 StepRows CausalAttention::step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
                                    const LayerCache& cache, const RmsNorm* next) const {
-  const at::Tensor qkv = qkv_proj_->needs_forward() || wide()
-                             ? project(norm.forward(rows.x))
-                             : ops::decode_linear(rows.x, qkv_proj_->compute_weight(),
-                                                  {.norm = norm.scale(), .eps = norm.eps(), .ahead = rows.ahead});
-  const at::Tensor mixed = step_mix(qkv, pass, cache);
-  if (o_proj_->needs_forward()) return {o_proj_->forward_add(mixed, rows.x)};
-  return step_product(mixed, o_proj_->compute_weight(), rows.x, next);
+  const at::Tensor qkv = step_linear(*qkv_proj_, norm, rows);
+  const at::Tensor mixed = step_mix(wide() ? normed_widely(qkv) : qkv, pass, cache);
+  return step_product(*o_proj_, mixed, rows.x, next);
 }
 
 ops::QkvHeadOptions CausalAttention::head_options(const AttentionPass& pass) const {

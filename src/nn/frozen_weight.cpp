@@ -46,6 +46,7 @@ const at::Tensor& FrozenWeight::read() const {
 at::Tensor FrozenWeight::product(const at::Tensor& x, const std::optional<at::Tensor>& residual) const {
   const at::NoGradGuard no_grad;
   if (weight8.defined()) return ops::linear_weight8(x, weight8, residual, weight, fp8_products);
+  if (nf4.defined()) return ops::linear_nf4(x, nf4, weight, residual);
   const at::Tensor& w = read();
   return residual ? ops::linear_add(x, w, w, *residual) : ops::linear(x, w, w);
 }

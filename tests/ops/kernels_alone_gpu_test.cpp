@@ -6,6 +6,7 @@
 #include "hrm/ops/fp8_rows.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/mlp_mix.h"
+#include "hrm/ops/nf4.h"
 #include "ops/adapters/lora_cases.h"
 #include "ops/attention/attention_cases.h"
 #include "ops/attention/attention_impl.h"
@@ -273,6 +274,35 @@ TEST(KernelsAloneGpu, DecodeLinearTiles) {
         const DecodeLinearInput in = decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA);
         expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("rows ", rows, " of ", inner));
       }
+    }
+  }
+}
+
+// The same with weights in 8 bits, more stages than the ring has, and adapters.
+TEST(KernelsAloneGpu, DecodeLinearTiles8) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{8208, 264}, {2064, 1032}, {8192, 8200}}) {
+    for (const int64_t rows : {3, 40, 100}) {
+      for (const Around around : {Around::residual, Around::gate}) {
+        DecodeLinearInput in = in_8_bits(decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA),
+                                         rows == 40 ? at::kChar : at::kFloat8_e4m3fn);
+        if (rows != 40) in = with_adapter(in, 16, 2, 0.5);
+        expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("rows ", rows, " of ", inner));
+      }
+    }
+  }
+}
+
+TEST(KernelsAloneGpu, LinearNf4) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{1088, 1600}, {3072, 40}}) {
+    const at::Tensor workspace = normal({width, inner}, 1, at::kBFloat16, at::kCUDA);
+    const Nf4Tensor weight = nf4_quantize(workspace);
+    for (const int64_t rows : {1, 12, 32}) {
+      const at::Tensor x = normal({rows, inner}, 2, at::kBFloat16, at::kCUDA);
+      expect_same_each_time([&] { return Tensors{linear_nf4(x, weight, workspace)}; }, kTimes, cat("rows ", rows));
     }
   }
 }

@@ -1,6 +1,8 @@
 // Kernels may begin before the ones queued earlier are done (ops/cuda/early.cuh). Chains of ops that depend on each
 // other and take over each other's memory give the bits that they give when the device is waited for after each op.
+#include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "hrm/ops/attention.h"
 #include "hrm/ops/conv_swiglu.h"
@@ -17,6 +19,7 @@
 #include "hrm/ops/mlp_mix.h"
 #include "hrm/ops/moe.h"
 #include "hrm/ops/next_tokens.h"
+#include "hrm/ops/nf4.h"
 #include "hrm/ops/qkv_heads.h"
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/softmax_loss.h"
@@ -346,11 +349,40 @@ TEST(ProgrammaticLaunchGpu, LanguageModel) {
   }
 }
 
+// A layer of a decoding step, its weights as they are stored, and an adapter on each if it has a rank.
+struct DecodingBlock {
+  DecodeWeight qkv, out, gate_up, down;
+  int64_t rank = 0;
+
+  DecodingBlock(const Block& block, std::optional<at::ScalarType> format, int64_t of_rank)
+      : qkv(stored(block.qkv, format)),
+        out(stored(block.out, format)),
+        gate_up(stored(block.gate_up, format)),
+        down(stored(block.down, format)),
+        rank(of_rank) {}
+
+  static DecodeWeight stored(const at::Tensor& weight, std::optional<at::ScalarType> format) {
+    return format ? DecodeWeight(quantize_weight8(weight, *format)) : DecodeWeight(weight);
+  }
+  // Of a product of x with this weight; A and B are made beforehand.
+  std::optional<DecodeAdapter> adapter(const at::Tensor& x, const at::Tensor& A, const DecodeWeight& weight,
+                                       const at::Tensor& B, const DecodeLinearOptions& around = {}) const {
+    if (rank == 0) return std::nullopt;
+    const int64_t rows = weight.values.size(0);
+    return DecodeAdapter{.u = decode_linear(x, A, around), .B = B.narrow(0, 0, rows), .slices = {{0, 0, rows}}};
+  }
+};
+
 // Decoding steps of one layer, each row of the cache one longer after each.
-void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_rows) {
+void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_rows,
+                              std::optional<at::ScalarType> format = std::nullopt, int64_t rank = 0) {
   constexpr int64_t kCached = 40, kVocabulary = 3000;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    const Block block = make_block(dtype, wide, 3 * wide);
+    const DecodingBlock block(make_block(dtype, wide, 3 * wide), format, rank);
+    const at::Tensor A = weight_of(std::max<int64_t>(rank, 1), wide, 8, dtype),
+                     A_down = weight_of(std::max<int64_t>(rank, 1), 3 * wide, 9, dtype),
+                     B = weight_of(6 * wide, std::max<int64_t>(rank, 1), 10, dtype);
+    at::cuda::device_synchronize();  // a weight is read early
     const at::Tensor norm = normal({wide}, 5, at::kFloat, at::kCUDA), head = weight_of(kVocabulary, wide, 6, dtype);
     const at::Tensor angles = normal({kCached, 32}, 7, at::kFloat, at::kCUDA);
     const DecodeAttentionOptions options{.cos = angles.cos(), .sin = angles.sin(), .steady = true};
@@ -374,16 +406,26 @@ void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_
         AheadOfNorm ahead;
         Tensors results;
         for (int step = 0; step < 4; ++step) {
-          const at::Tensor qkv = decode_linear(h, block.qkv, {.norm = norm, .eps = kEps, .ahead = ahead});
+          DecodeLinearOptions around{.norm = norm, .eps = kEps, .ahead = ahead};
+          around.adapter = block.adapter(h, A, block.qkv, B, around);
+          between();
+          const at::Tensor qkv = decode_linear(h, block.qkv, around);
           between();
           const at::Tensor mixed = decode_attention_(qkv, keys, values, lengths, options);
           between();
-          const DecodedAhead half = decode_linear_ahead(mixed, block.out, x, norm);
+          const auto added = block.adapter(mixed, A, block.out, B);
           between();
-          const at::Tensor act =
-              decode_linear(half.y, block.gate_up, {.norm = norm, .eps = kEps, .gated = true, .ahead = half.ahead});
+          const DecodedAhead half = decode_linear_ahead(mixed, block.out, x, norm, added);
           between();
-          const DecodedAhead last = decode_linear_ahead(act, block.down, half.y, norm);
+          around = {.norm = norm, .eps = kEps, .ahead = half.ahead};
+          around.adapter = block.adapter(half.y, A, block.gate_up, B, around);
+          around.gated = true;
+          between();
+          const at::Tensor act = decode_linear(half.y, block.gate_up, around);
+          between();
+          const auto added_down = block.adapter(act, A_down, block.down, B);
+          between();
+          const DecodedAhead last = decode_linear_ahead(act, block.down, half.y, norm, added_down);
           h = last.y;
           ahead = last.ahead;
           between();
@@ -410,6 +452,13 @@ TEST(ProgrammaticLaunchGpu, Decoding) {
 TEST(ProgrammaticLaunchGpu, DecodingByTiles) {
   HRM_NEEDS_GPU();
   expect_order_of_decoding(1536, {1, 20, 128});
+}
+
+// Weights in 8 bits, with adapters and without.
+TEST(ProgrammaticLaunchGpu, DecodingByTiles8) {
+  HRM_NEEDS_GPU();
+  expect_order_of_decoding(1536, {1, 12, 128}, at::kFloat8_e4m3fn);
+  expect_order_of_decoding(1536, {12, 40}, at::kChar, 16);
 }
 
 // 8-bit weights between norms and gates, as a layer of a decoding step.
@@ -439,6 +488,33 @@ TEST(ProgrammaticLaunchGpu, Weights8) {
         expect_order(chain, {rows, kWidth}, dtype, cat(format, " ", dtype, " rows ", rows), 10);
       }
     }
+  }
+}
+
+// The same with NF4 weights.
+TEST(ProgrammaticLaunchGpu, WeightsNf4) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const Block block = make_block(dtype);
+    const Nf4Tensor gate_up = nf4_quantize(block.gate_up), down = nf4_quantize(block.down);
+    const at::Tensor wide = at::empty_like(block.gate_up), narrow = at::empty_like(block.down);
+    const at::Tensor norm = at::ones({kWidth}, at::device(at::kCUDA).dtype(at::kFloat));
+    at::cuda::device_synchronize();
+    const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+      at::Tensor h = x;
+      for (int i = 0; i < 2; ++i) {
+        const at::Tensor normed = weighted_rms_norm(h, norm, kEps);
+        between();
+        const at::Tensor gates = linear_nf4(normed, gate_up, wide);
+        between();
+        const at::Tensor act = swiglu(gates);
+        between();
+        h = linear_nf4(act, down, narrow, h);
+        between();
+      }
+      return {h};
+    };
+    for (const int64_t rows : {1, 12, 32}) expect_order(chain, {rows, kWidth}, dtype, cat(dtype, " rows ", rows), 10);
   }
 }
 

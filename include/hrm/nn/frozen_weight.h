@@ -30,7 +30,7 @@ struct FrozenWeight {
   // read() of any layer of the model. Launch the GEMM at once and on the same stream.
   const at::Tensor& read() const;
 
-  // x weight^T (+ residual), without a gradient. A few rows read a weight in 8 bits as it is, and with fp8_products
+  // x weight^T (+ residual), without a gradient. A few rows read a quantised weight as it is, and with fp8_products
   // many rows are multiplied in 8 bits where the device can (ops::linear_weight8).
   at::Tensor product(const at::Tensor& x, const std::optional<at::Tensor>& residual) const;
   // grad weight, the gradient of product() to x.

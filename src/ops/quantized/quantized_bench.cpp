@@ -26,6 +26,16 @@ BenchCall nf4_dequantize(const BenchShape& s, at::Device device, at::ScalarType 
   return {{at::zeros_like(weight), nf4.codes, nf4.absmax, nf4.scales, nf4.offset}};
 }
 
+BenchCall linear_nf4(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const at::Tensor weight = random.weight(2 * s.inner, s.width);
+  const ops::Nf4Tensor nf4 = ops::nf4_quantize(weight);
+  const int64_t rows = std::min(s.rows(), kNf4Rows);
+  return {{random.activations({rows, s.width}), nf4.codes, nf4.absmax, nf4.scales, nf4.offset, at::empty_like(weight),
+           c10::IValue()},
+          product_flops(rows, s.width, 2 * s.inner)};
+}
+
 // Weights in 8 bits by rows: the same weight, and a step of decoding with it, or the many rows of a shape for that.
 BenchCall quantize_weight8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   return {{Random{device, dtype}.weight(2 * s.inner, s.width), at::kFloat8_e4m3fn}};
@@ -239,8 +249,10 @@ BenchCall fp8_scale_now(const BenchShape& s, at::Device device, at::ScalarType d
 }
 
 const KernelGroups kGroups{
-    {"Nf4", "quantisation"},  {"nf4_", "quantisation"},        {"Fp8", "quantisation"},
-    {"_fp8", "quantisation"}, {"pair_kernel", "quantisation"}, {"quantize_rows", "quantisation"},
+    {"Nf4Linear", "matrix products"}, {"Weight8Linear", "matrix products"},
+    {"Nf4", "quantisation"},          {"nf4_", "quantisation"},
+    {"Fp8", "quantisation"},          {"_fp8", "quantisation"},
+    {"pair_kernel", "quantisation"},  {"quantize_rows", "quantisation"},
 };
 
 }  // namespace
@@ -249,6 +261,7 @@ std::vector<BenchOp> quantized_cases() {
   return {
       {"hrm::nf4_quantize", nf4_quantize},
       {"hrm::nf4_dequantize_", nf4_dequantize},
+      {"hrm::linear_nf4", linear_nf4},
       {"hrm::quantize_weight8", quantize_weight8},
       {"hrm::dequantize_weight8_", dequantize_weight8},
       {"hrm::linear_weight8", linear_weight8},
