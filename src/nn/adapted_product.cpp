@@ -8,7 +8,6 @@
 #include "hrm/ops/linear_add.h"
 
 namespace hrm::nn {
-using torch::autograd::AutogradContext;
 
 AdaptedProduct AdaptedProduct::of(const Linear& linear) {
   if (const LoraAdapter* adapter = linear.adapter()) return adapter->product(linear.frozen_weight());
@@ -39,7 +38,7 @@ std::vector<at::Tensor> AdaptedProduct::saved(const at::Tensor& x, const at::Ten
   return {is_adapted() ? x : at::Tensor(), A, B, u, step};
 }
 
-void AdaptedProduct::keep(AutogradContext* ctx, const std::string& name) const {
+void AdaptedProduct::keep(torch::autograd::AutogradContext* ctx, const std::string& name) const {
   std::vector<int64_t> flat{seed};
   for (const ops::LoraSlice& s : slices) flat.insert(flat.end(), {s.out, s.first, s.rows});
   const auto buffer = [&](const at::Tensor& master) {
@@ -50,7 +49,8 @@ void AdaptedProduct::keep(AutogradContext* ctx, const std::string& name) const {
                                  c10::ivalue::Tuple::create(flat, std::vector<double>{scale, p}));
 }
 
-AdaptedGradient AdaptedGradient::of(AutogradContext* ctx, const std::string& name, at::ArrayRef<at::Tensor> saved) {
+AdaptedGradient AdaptedGradient::of(torch::autograd::AutogradContext* ctx, const std::string& name,
+                                    at::ArrayRef<at::Tensor> saved) {
   const auto kept = ctx->saved_data[name].toTuple();
   const auto& parts = kept->elements();
   const std::vector<at::Tensor> buffers = parts[1].toTensorVector();

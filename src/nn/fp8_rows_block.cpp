@@ -97,7 +97,7 @@ struct FrontGradient {
 using Masters = std::optional<at::Tensor>;
 
 // The masters are arguments so that the node exists whenever they are trained, even if x needs no gradient.
-struct NormedLinear : torch::autograd::Function<NormedLinear> {
+struct RowsNormedLinear : torch::autograd::Function<RowsNormedLinear> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale,
                                const Masters& /*A_master*/, const Masters& /*B_master*/, const AdaptedProduct* product,
                                double eps) {
@@ -117,7 +117,7 @@ struct NormedLinear : torch::autograd::Function<NormedLinear> {
   }
 };
 
-struct QkvHeads : torch::autograd::Function<QkvHeads> {
+struct RowsQkvHeads : torch::autograd::Function<RowsQkvHeads> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale,
                                const Masters& /*A_master*/, const Masters& /*B_master*/, const AdaptedProduct* product,
                                double eps, const ops::QkvSizes& sizes, const ops::QkvHeadOptions& options) {
@@ -149,7 +149,7 @@ struct QkvHeads : torch::autograd::Function<QkvHeads> {
   }
 };
 
-struct SwigluAdd : torch::autograd::Function<SwigluAdd> {
+struct RowsSwigluAdd : torch::autograd::Function<RowsSwigluAdd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale,
                             const Masters& /*A_master*/, const Masters& /*B_master*/, const Masters& /*down_A_master*/,
                             const Masters& /*down_B_master*/, const AdaptedProduct* gate_up_proj,
@@ -193,23 +193,23 @@ RowsHeads rows_qkv_heads(const at::Tensor& x, const RmsNorm& norm, const Linear&
               (!options.q_weight.requires_grad() && !options.k_weight.requires_grad()),
           ExitCode::unexpected, "heads with trained norms have no fused form in 8 bits; use rows_normed_linear()");
   const AdaptedProduct product = AdaptedProduct::of(qkv_proj);
-  const variable_list out = QkvHeads::apply(x, norm.scale(), master_of(product.A_master), master_of(product.B_master),
-                                            &product, norm.eps(), sizes, options);
+  const variable_list out = RowsQkvHeads::apply(x, norm.scale(), master_of(product.A_master),
+                                                master_of(product.B_master), &product, norm.eps(), sizes, options);
   return {{out[0], out[1], out[2]}, out[3]};
 }
 
 ops::NormedStream rows_normed_linear(const at::Tensor& x, const RmsNorm& norm, const Linear& linear) {
   const AdaptedProduct product = AdaptedProduct::of(linear);
-  const variable_list out = NormedLinear::apply(x, norm.scale(), master_of(product.A_master),
-                                                master_of(product.B_master), &product, norm.eps());
+  const variable_list out = RowsNormedLinear::apply(x, norm.scale(), master_of(product.A_master),
+                                                    master_of(product.B_master), &product, norm.eps());
   return {out[0], out[1]};
 }
 
 at::Tensor rows_swiglu_add(const at::Tensor& x, const RmsNorm& norm, const Linear& gate_up_proj,
                            const Linear& down_proj) {
   const AdaptedProduct gate_up = AdaptedProduct::of(gate_up_proj), down = AdaptedProduct::of(down_proj);
-  return SwigluAdd::apply(x, norm.scale(), master_of(gate_up.A_master), master_of(gate_up.B_master),
-                          master_of(down.A_master), master_of(down.B_master), &gate_up, &down, norm.eps());
+  return RowsSwigluAdd::apply(x, norm.scale(), master_of(gate_up.A_master), master_of(gate_up.B_master),
+                              master_of(down.A_master), master_of(down.B_master), &gate_up, &down, norm.eps());
 }
 
 }  // namespace hrm::nn

@@ -86,7 +86,7 @@ struct HfConfig {
     f("fp8_transposed", &HfConfig::fp8_transposed, Flag{}, "",
       "keep e4m3 weights transposed, too: the backward pass of training reads them instead of transposing each weight "
       "in every step, for one more byte per weight",
-      Resume::free, ReadWhen{"hf.fp8_products", {"true"}, "has no products in 8 bits", "set hf.fp8_products to true"});
+      Resume::free, ReadWhen{"hf.quantize", {"fp8"}, "has no weights in e4m3", "set hf.quantize to fp8"});
     f("positions", &HfConfig::positions, IntRange{0, 1 << 20}, "tokens",
       "longest row that the model can hold, prompt and completion together; 0 = chat.max_length, or the prompt's part "
       "of it plus polychromic.max_generation_length");
