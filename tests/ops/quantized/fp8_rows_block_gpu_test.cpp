@@ -1,5 +1,6 @@
 #include "ops/gpu_testing.h"
 #include "ops/quantized/fp8_rows_block_cases.h"
+#include "ops/quantized/fp8_rows_impl.h"
 
 namespace hrm::ops {
 namespace {

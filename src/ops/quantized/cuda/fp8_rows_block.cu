@@ -265,7 +265,7 @@ cudaError_t by_parts(int64_t parts, const Run& run) {
 constexpr int64_t kFewThreads = 256;  // up to two parts in each thread
 constexpr int64_t kMostParts = int64_t{kMostThreads} * 4;
 
-// Whole warps that have `parts` by so many each.
+// Whole warps for `parts`, of which a thread has `each`.
 int threads_for(int64_t parts, int each) {
   return static_cast<int>(((parts + each - 1) / each + 31) / 32 * 32);
 }
