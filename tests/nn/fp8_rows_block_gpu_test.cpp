@@ -39,11 +39,20 @@ class CountedOps {
 struct FrozenBlock : torch::nn::Module {
   static constexpr int64_t kWidth = 256;
 
-  FrozenBlock(bool qk_norm, bool adapted) {
+  explicit FrozenBlock(bool qk_norm) {
     const AttentionSizes sizes{.width = kWidth, .heads = 4, .kv_heads = 2, .head_dim = 64, .qk_norm = qk_norm};
     norm = register_module("norm", std::make_shared<RmsNorm>(kWidth, 1e-6, at::kCUDA));
     attention = register_module("attention", std::make_shared<CausalAttention>(sizes, at::kCUDA, WeightFormat::fp8));
     mlp = register_module("mlp", std::make_shared<SwigluFeedForward>(kWidth, 528, at::kCUDA, WeightFormat::fp8));
+  }
+
+  static std::shared_ptr<FrozenBlock> make(bool qk_norm, bool adapted) {
+    const auto block = std::make_shared<FrozenBlock>(qk_norm);
+    block->hold(adapted);
+    return block;
+  }
+
+  void hold(bool adapted) {
     if (adapted) set = std::make_unique<LoraSet>(*this, LoraOptions{.rank = 16, .alpha = 8, .seed = 5}, at::kCUDA);
     init_parameters(*this, 3);
     const at::NoGradGuard no_grad;
@@ -84,7 +93,8 @@ TEST(Fp8RowsBlockGpu, BlocksAreTheirLayersToTheBit) {
   if (!ops::has_fp8_products(at::kCUDA)) GTEST_SKIP() << "no products with scales for rows on this GPU";
   for (const bool qk_norm : {false, true}) {
     for (const bool transposed : {false, true}) {
-      FrozenBlock block(qk_norm, true);
+      const auto held = FrozenBlock::make(qk_norm, true);
+      FrozenBlock& block = *held;
       set_fp8_products(block, true, transposed);
       for (const int64_t length : {36, 100}) {
         const at::Tensor grad = normal({2, length, FrozenBlock::kWidth}, 9, at::kBFloat16, at::kCUDA);
@@ -120,7 +130,8 @@ TEST(Fp8RowsBlockGpu, WithoutAdaptersOrGradient) {
   HRM_NEEDS_GPU();
   if (!ops::has_fp8_products(at::kCUDA)) GTEST_SKIP() << "no products with scales for rows on this GPU";
   const at::NoGradGuard no_grad;
-  FrozenBlock block(true, false);
+  const auto held = FrozenBlock::make(true, false);
+  const FrozenBlock& block = *held;
   const at::Tensor x = normal({2, 36, FrozenBlock::kWidth}, 1, at::kBFloat16, at::kCUDA);
   expect_same_bits(block.run(x, true), block.run(x, false));
 }

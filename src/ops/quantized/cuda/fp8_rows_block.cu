@@ -43,6 +43,18 @@ __device__ inline void quantise_pack(uint8_t* to, const Pack<T, N>& pack, const 
   store_e4m3(to, value, inverse);
 }
 
+// What a pack stands for times its factors, kept for the second pass, which so neither converts nor multiplies again.
+template <typename T, int N>
+__device__ inline uint32_t scale_pack(float (&value)[N], uint32_t largest, const Pack<T, N>& pack, const float* factors,
+                                      int64_t column) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) value[k] = to_float(pack.value[k]);
+  multiply_columns(value, factors, column);
+#pragma unroll
+  for (int k = 0; k < N; ++k) largest = larger_bits(largest, value[k]);
+  return largest;
+}
+
 // A row has kWarps warps: one warp as in weighted_rms_norm.cu, with the same order of sums, or a block of eight.
 template <typename T, int kPacks, int kWarps>
 __global__ void __launch_bounds__(kWarps == 1 ? kWarpRows * 32 : kWarps * 32)
@@ -158,6 +170,7 @@ __global__ void __launch_bounds__(kMostThreads) swiglu_backward_rows(const Swigl
     }
   }
   T* const wide = p.grad.wide == nullptr ? nullptr : static_cast<T*>(p.grad.wide) + row * 2 * p.width;
+  float scaled[kPacks][2][N];
   uint32_t largest = 0;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
@@ -172,8 +185,8 @@ __global__ void __launch_bounds__(kMostThreads) swiglu_backward_rows(const Swigl
         store_pack<T, N>(wide + at, gate[i]);
         store_pack<T, N>(wide + p.width + at, up[i]);
       }
-      largest = larger_of_pack(largest, gate[i], p.grad.factors, at);
-      largest = larger_of_pack(largest, up[i], p.grad.factors, p.width + at);
+      largest = scale_pack(scaled[i][0], largest, gate[i], p.grad.factors, at);
+      largest = scale_pack(scaled[i][1], largest, up[i], p.grad.factors, p.width + at);
     }
   }
   const float scale = scale_for(largest_of_block(largest)), inverse = __fdiv_rn(1.0f, scale);
@@ -183,8 +196,8 @@ __global__ void __launch_bounds__(kMostThreads) swiglu_backward_rows(const Swigl
   for (int i = 0; i < kPacks; ++i) {
     const int at = (thread + threads * i) * N;
     if (thread + threads * i < packs) {
-      quantise_pack(values + at, gate[i], p.grad.factors, at, inverse);
-      quantise_pack(values + p.width + at, up[i], p.grad.factors, p.width + at, inverse);
+      store_e4m3(values + at, scaled[i][0], inverse);
+      store_e4m3(values + p.width + at, scaled[i][1], inverse);
     }
   }
 }
@@ -198,10 +211,11 @@ __global__ void __launch_bounds__(kMostThreads) qkv_heads_backward_rows(const Qk
   const QkvRows& s = p.heads.shape;
   const int half = s.head_dim / 2, lanes = half / N, all_heads = s.heads + 2 * s.kv_heads;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const int64_t row = blockIdx.x, columns = int64_t{all_heads} * s.head_dim;
-  const int64_t sample = row / p.heads.length, position = row - sample * p.heads.length;
+  // 32-bit: a 64-bit division costs more than a thread's memory traffic. There are fewer rows than 2^31.
+  const uint32_t row32 = blockIdx.x, length = static_cast<uint32_t>(p.heads.length), sample = row32 / length;
+  const int64_t row = row32, columns = int64_t{all_heads} * s.head_dim, position = row32 - sample * length;
   T* const wide = p.grad.wide == nullptr ? nullptr : static_cast<T*>(p.grad.wide) + row * columns;
-  Pack<T, N> low[kItems], high[kItems];
+  float scaled[kItems][2][N];
   uint32_t largest = 0;
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
@@ -211,12 +225,13 @@ __global__ void __launch_bounds__(kMostThreads) qkv_heads_backward_rows(const Qk
     const int first = part == 0 ? 0 : s.heads + (part - 1) * s.kv_heads, at = head * s.head_dim + pair;
     Pairs<N> g{};
     if (active) {
-      const T* const from = static_cast<const T*>(p.heads.grads[part]) + sample * p.heads.batch_stride[part] +
+      const T* const from = static_cast<const T*>(p.heads.grads[part]) + int64_t{sample} * p.heads.batch_stride[part] +
                             position * p.heads.row_stride[part] + (head - first) * p.heads.head_stride[part] + pair;
       g = load_pairs<T, N>(from, half);
-      if (part < 2 && s.cos != nullptr) turn<-1, N>(g, s, row, pair);
+      if (part < 2 && s.cos != nullptr) turn<-1, N>(g, s, row32, pair);
     }
-    if constexpr (kNorm) {
+    // Warps without a head that has a norm go past it; the others exchange sums of all lanes.
+    if (kNorm && __any_sync(0xffffffffu, active && part < 2) != 0) {
       float weight_low[N] = {}, weight_high[N] = {};
       Pairs<N> x{}, through = g;
       if (active && part < 2) {
@@ -228,18 +243,19 @@ __global__ void __launch_bounds__(kMostThreads) qkv_heads_backward_rows(const Qk
       through_head_norm<N>(through, x, weight_low, weight_high, s, lanes, [](int) {});
       if (part < 2) g = through;
     }
+    Pack<T, N> low, high;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      low[i].value[k] = from_float<T>(g.low[k]);
-      high[i].value[k] = from_float<T>(g.high[k]);
+      low.value[k] = from_float<T>(g.low[k]);
+      high.value[k] = from_float<T>(g.high[k]);
     }
     if (!active) continue;
     if (wide != nullptr) {
-      store_pack<T, N>(wide + at, low[i]);
-      store_pack<T, N>(wide + at + half, high[i]);
+      store_pack<T, N>(wide + at, low);
+      store_pack<T, N>(wide + at + half, high);
     }
-    largest = larger_of_pack(largest, low[i], p.grad.factors, at);
-    largest = larger_of_pack(largest, high[i], p.grad.factors, at + half);
+    largest = scale_pack(scaled[i][0], largest, low, p.grad.factors, at);
+    largest = scale_pack(scaled[i][1], largest, high, p.grad.factors, at + half);
   }
   const float scale = scale_for(largest_of_block(largest)), inverse = __fdiv_rn(1.0f, scale);
   if (thread == 0) p.grad.scales[row] = scale;
@@ -249,8 +265,8 @@ __global__ void __launch_bounds__(kMostThreads) qkv_heads_backward_rows(const Qk
     const int item = thread + threads * i, head = item / lanes, pair = (item - head * lanes) * N;
     if (head >= all_heads) continue;
     const int at = head * s.head_dim + pair;
-    quantise_pack(values + at, low[i], p.grad.factors, at, inverse);
-    quantise_pack(values + at + half, high[i], p.grad.factors, at + half, inverse);
+    store_e4m3(values + at, scaled[i][0], inverse);
+    store_e4m3(values + at + half, scaled[i][1], inverse);
   }
 }
 
