@@ -5,6 +5,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/nn/fp8_block.h"
+#include "hrm/nn/fp8_rows_block.h"
 #include "hrm/ops/decode_attention.h"
 #include "hrm/ops/qkv_heads.h"
 
@@ -154,21 +155,37 @@ at::Tensor CausalAttention::attend(const at::Tensor& qkv, const AttentionPass& p
   return attend(ops::qkv_heads_(qkv, sizes, head_options(part)), part, nullptr);
 }
 
-at::Tensor CausalAttention::mix(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
+at::Tensor CausalAttention::mix_projected(const at::Tensor& qkv, const AttentionPass& pass, LayerCache* cache) const {
   if (pass.shared.defined()) {
-    SharedTokens::Rows rows = pass.shared.to_rows(project(x));
+    SharedTokens::Rows rows = pass.shared.to_rows(qkv);
     rows.others = attend(rows.others, pass);
     if (rows.whole.defined()) rows.whole = attend(rows.whole, pass);
     return pass.shared.to_tokens(rows);
   }
-  const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
-  const ops::QkvHeadOptions options = head_options(pass);
+  return attend(ops::qkv_heads_(qkv, {sizes_.heads, sizes_.kv_heads, sizes_.head_dim}, head_options(pass)), pass,
+                cache);
+}
+
+at::Tensor CausalAttention::mix(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
   // The product that rotates heads by itself knows neither biases nor norms over all heads.
-  const ops::QkvHeads heads =
-      qkv_proj_->needs_forward() || wide()
-          ? ops::qkv_heads_(project(x), sizes, options)
-          : ops::qkv_heads_of(x, qkv_proj_->compute_weight(), qkv_proj_->weight(), sizes, options);
-  return attend(heads, pass, cache);
+  if (pass.shared.defined() || qkv_proj_->needs_forward() || wide()) return mix_projected(project(x), pass, cache);
+  const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
+  return attend(ops::qkv_heads_of(x, qkv_proj_->compute_weight(), qkv_proj_->weight(), sizes, head_options(pass)), pass,
+                cache);
+}
+
+at::Tensor CausalAttention::rows_normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
+                                            LayerCache* cache) const {
+  const ops::QkvHeadOptions options = head_options(pass);
+  const bool trains = at::GradMode::is_enabled() && sizes_.qk_norm &&
+                      (options.q_weight.requires_grad() || options.k_weight.requires_grad());
+  if (pass.shared.defined() || wide() || trains) {
+    const ops::NormedStream stream = rows_normed_linear(x, norm, *qkv_proj_);
+    const at::Tensor qkv = wide() ? normed_widely(stream.y) : stream.y;
+    return o_proj_->forward_add(mix_projected(qkv, pass, cache), stream.x);
+  }
+  const RowsHeads in = rows_qkv_heads(x, norm, *qkv_proj_, {sizes_.heads, sizes_.kv_heads, sizes_.head_dim}, options);
+  return o_proj_->forward_add(attend(in.heads, pass, cache), in.x);
 }
 
 at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
@@ -178,6 +195,7 @@ at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& r
 
 at::Tensor CausalAttention::normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
                                        LayerCache* cache) const {
+  if (qkv_proj_->takes_fp8_rows(x)) return rows_normed_add(norm, x, pass, cache);
   if (qkv_proj_->fp8_layer() == nullptr || wide() || pass.shared.defined()) {
     const ops::NormedStream stream = norm.forward_stream(x);
     return forward_add(stream.y, stream.x, pass, cache);

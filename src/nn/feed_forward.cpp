@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "hrm/nn/fp8_block.h"
+#include "hrm/nn/fp8_rows_block.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/swiglu.h"
@@ -116,6 +117,9 @@ at::Tensor SwigluFeedForward::forward_add(const at::Tensor& x, const at::Tensor&
 at::Tensor SwigluFeedForward::normed_add(const RmsNorm& norm, const at::Tensor& x) {
   if (!form_.gelu && gate_up_proj_->fp8_layer() != nullptr && down_proj_->fp8_layer() != nullptr) {
     return fp8_swiglu_add(x, norm, *gate_up_proj_, *down_proj_);
+  }
+  if (!form_.gelu && gate_up_proj_->takes_fp8_rows(x) && down_proj_->takes_fp8_rows(x)) {
+    return rows_swiglu_add(x, norm, *gate_up_proj_, *down_proj_);
   }
   return FeedForward::normed_add(norm, x);
 }

@@ -127,6 +127,22 @@ int64_t Linear::quantized_bytes() const {
   return nf4_.defined() ? nf4_.bytes() : weight8_.defined() ? weight8_.bytes() : 0;
 }
 
+void Linear::set_fp8_products(bool on, bool transposed) {
+  fp8_products_ = on && format_ == WeightFormat::fp8;
+  if (!fp8_products_ || !weight8_.defined()) return;
+  if (!transposed || !ops::has_fp8_products(device_)) {
+    weight8_.transposed = weight8_.ones = at::Tensor();
+  } else if (!weight8_.transposed.defined()) {
+    weight8_ = ops::with_transposed(weight8_);
+  }
+}
+
+bool Linear::takes_fp8_rows(const at::Tensor& x) const {
+  if (!fp8_products_ || bias_.defined() || !weight8_.defined()) return false;
+  const LoraAdapter* const lora = adapter();
+  return (lora == nullptr || !lora->has_dora()) && ops::takes_fp8_rows(x, weight8_);
+}
+
 const LoraAdapter* Linear::adapter() const {
   return lora_ && lora_->active() ? lora_.get() : nullptr;
 }

@@ -311,10 +311,28 @@ TEST(CausalPlan, IsNearWhatWasMeasured) {
   };
   expect("0.6B", kMeasuredLora, 0, 17.0, 4.3);
   expect("0.6B", with(kMeasuredLora, {"hf.quantize=nf4"}), 0, 18.2, 3.7);
+  expect("0.6B", with(kMeasuredLora, {"hf.quantize=fp8"}), 0, 17.0, 3.9);
   expect("0.6B", kMeasuredStep, 64, 226, 10.6);
   expect("0.6B", with(kMeasuredStep, {"polychromic.share_prompts=answers"}), 64, 242, 8.4);
   expect("0.6B", with(kMeasuredStep, {"polychromic.share_prompts=off"}), 64, 245, 8.4);
   expect("8B", kMeasuredStep, 64, 1364, 50.8);
+}
+
+// Products in 8 bits are less work; what quantises is time of its own, which a transposed copy of the weights saves.
+TEST(CausalPlan, FrozenProductsIn8Bits) {
+  const auto plan = [](const Overrides& more, const char* gpu = "H100") {
+    return make_plan(causal_input(measured_config("0.6B", with(kMeasuredLora, more)), 0, gpu));
+  };
+  const Plan wide = plan({"hf.quantize=fp8", "hf.fp8_products=false"}), eights = plan({"hf.quantize=fp8"}),
+             kept = plan({"hf.quantize=fp8", "hf.fp8_transposed=true"});
+  EXPECT_LT(item(eights.time, "matrix products"), 0.9 * item(wide.time, "matrix products"));
+  EXPECT_EQ(item(wide.time, "quantising"), 0);
+  EXPECT_GT(item(eights.time, "quantising"), item(kept.time, "quantising"));
+  EXPECT_GT(item(kept.time, "quantising"), 0);
+  EXPECT_EQ(item(eights.memory, "transposed weights"), 0);
+  EXPECT_EQ(item(kept.memory, "transposed weights"), 440401920);
+  EXPECT_EQ(item(plan({"hf.quantize=int8"}).time, "quantising"), 0);
+  EXPECT_EQ(item(plan({"hf.quantize=fp8"}, "A100").time, "quantising"), 0) << "no products in 8 bits there";
 }
 
 TEST(CausalPlan, PartsAddUp) {

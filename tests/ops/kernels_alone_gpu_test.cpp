@@ -4,6 +4,7 @@
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/fp8_block.h"
 #include "hrm/ops/fp8_rows.h"
+#include "hrm/ops/fp8_rows_block.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/mlp_mix.h"
 #include "hrm/ops/nf4.h"
@@ -152,6 +153,31 @@ TEST(KernelsAloneGpu, Fp8Rows) {
       };
       expect_same_each_time(run, kTimes, cat(dtype, " of ", width));
     }
+  }
+}
+
+TEST(KernelsAloneGpu, PartsOfABlockWithRowsIn8Bits) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = normal({300, 1024}, 1, dtype, at::kCUDA), gate_up = normal({300, 2048}, 2, dtype, at::kCUDA);
+    const at::Tensor qkv = normal({2, 150, 2048}, 3, dtype, at::kCUDA), q = x.view({2, 150, 16, 64});
+    const at::Tensor kv = normal({2, 150, 8, 64}, 4, dtype, at::kCUDA);
+    const at::Tensor angle = normal({150, 32}, 5, at::kFloat, at::kCUDA), cos = angle.cos(), sin = angle.sin();
+    const at::Tensor weight = at::ones({1024}, at::device(at::kCUDA)), head = at::ones({64}, at::device(at::kCUDA));
+    const at::Tensor factors = normal({2048}, 6, at::kFloat, at::kCUDA);
+    const auto run = [&] {
+      Tensors out;
+      const auto keep = [&](const Fp8RowsBeside& rows) {
+        out.insert(out.end(), {rows.wide, rows.values.view(at::kByte), rows.scales});
+      };
+      keep(weighted_rms_norm_rows(x, weight, 1e-5, true).y);
+      keep(swiglu_rows(gate_up, true));
+      keep(swiglu_backward_rows(x, gate_up, factors, true));
+      keep(qkv_heads_backward_rows(q, kv, kv, qkv, {.cos = cos, .sin = sin, .q_weight = head, .k_weight = head},
+                                   factors, true));
+      return out;
+    };
+    expect_same_each_time(run, kTimes, cat(dtype));
   }
 }
 

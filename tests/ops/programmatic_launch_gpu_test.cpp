@@ -13,6 +13,7 @@
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/fp8_block.h"
 #include "hrm/ops/fp8_rows.h"
+#include "hrm/ops/fp8_rows_block.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_rms_norm.h"
 #include "hrm/ops/linear_swiglu.h"
@@ -551,6 +552,56 @@ TEST(ProgrammaticLaunchGpu, Weights8ByRows) {
       return {y, grad_act, grad, values.view(at::kByte), scales, transposed.view(at::kByte), ones};
     };
     for (const int64_t rows : {48, 1040}) {
+      expect_order(chain, {rows, kWidth}, dtype, cat(dtype, " rows ", rows), 10);
+    }
+  }
+}
+
+// The halves of a block with frozen e4m3 weights: each part reads what the one before it wrote, twice in a row where a
+// part writes two things.
+TEST(ProgrammaticLaunchGpu, PartsWithRowsIn8Bits) {
+  HRM_NEEDS_GPU();
+  if (!has_fp8_products(at::kCUDA)) GTEST_SKIP() << "no products with scales for rows on this GPU";
+  constexpr int64_t kWidth = 256;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const auto weight = [&](int64_t out, int64_t in, uint64_t seed) {
+      return quantize_weight8(normal({out, in}, seed, at::kFloat, at::kCUDA) / 16, at::kFloat8_e4m3fn);
+    };
+    const Weight8 qkv_proj = weight(2 * kWidth, kWidth, 1), gate_up_proj = weight(4 * kWidth, kWidth, 2),
+                  down_proj = weight(kWidth, 2 * kWidth, 3);
+    const at::Tensor ones = at::ones({kWidth}, at::device(at::kCUDA)), head = at::ones({32}, at::device(at::kCUDA));
+    const auto product = [=](const Fp8RowsBeside& rows, const Weight8& w, const std::optional<at::Tensor>& added) {
+      return fp8_rows_product(rows.values, w.values, rows.scales, w.scales, dtype, added);
+    };
+    const auto gradient = [=](const Fp8RowsBeside& rows, const Weight8& w) {
+      return linear_weight8_grad_rows(rows.values, rows.scales, w, {}, dtype);
+    };
+    at::cuda::device_synchronize();
+    const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+      const int64_t rows = x.size(0);
+      const NormedRows first = weighted_rms_norm_rows(x, ones, 1e-5, true);
+      between();
+      const at::Tensor qkv = product(first.y, qkv_proj, {}).view({1, rows, 2 * kWidth});
+      between();
+      const at::Tensor q = first.y.wide.view({1, rows, 8, 32}), k = q.narrow(2, 0, 4);
+      const Fp8RowsBeside grad_qkv =
+          qkv_heads_backward_rows(q, k, k, qkv, {.q_weight = head, .k_weight = head}, qkv_proj.scales, true);
+      between();
+      const at::Tensor h = gradient(grad_qkv, qkv_proj);
+      between();
+      const NormedRows second = weighted_rms_norm_rows(h, ones, 1e-5, false);
+      between();
+      const at::Tensor gate_up = product(second.y, gate_up_proj, {});
+      between();
+      const Fp8RowsBeside act = swiglu_rows(gate_up, true);
+      between();
+      const at::Tensor y = product(act, down_proj, h);
+      between();
+      const Fp8RowsBeside grad = swiglu_backward_rows(act.wide, gate_up, gate_up_proj.scales, true);
+      between();
+      return {y, gradient(grad, gate_up_proj), grad_qkv.wide, grad.wide, act.scales};
+    };
+    for (const int64_t rows : {40, 1040}) {
       expect_order(chain, {rows, kWidth}, dtype, cat(dtype, " rows ", rows), 10);
     }
   }

@@ -90,8 +90,12 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   const ops::Nf4Tensor& nf4() const { return nf4_; }        // undefined before hold_quantized()
   const ops::Weight8& weight8() const { return weight8_; }  // undefined before hold_quantized() or hold_weight8()
   void set_workspace(const at::Tensor& workspace) { compute_weight_ = workspace; }
-  // Whether products of many rows with an e4m3 weight are done in 8 bits (ops::linear_weight8).
-  void set_fp8_products(bool on) { fp8_products_ = on && format_ == WeightFormat::fp8; }
+  // Whether products of many rows with an e4m3 weight are done in 8 bits (ops::linear_weight8), and with a transposed
+  // copy for backward passes, on devices that have such products. After the weight is held.
+  void set_fp8_products(bool on, bool transposed = false);
+  // Whether this layer multiplies x (..., in) in 8 bits now, with no more than a plain adapter beside it: then callers
+  // may quantise the rows themselves (hrm/nn/fp8_rows_block.h).
+  bool takes_fp8_rows(const at::Tensor& x) const;
   FrozenWeight frozen_weight() const {
     return {.weight = compute_weight_, .nf4 = nf4_, .weight8 = weight8_, .fp8_products = fp8_products_};
   }

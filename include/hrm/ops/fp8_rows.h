@@ -35,8 +35,8 @@ void transpose_fp8_(const at::Tensor& out, const at::Tensor& ones, const at::Ten
 // (m, n) of `dtype`: float32, bfloat16 or float16 (float64 on the CPU). All but residual contiguous.
 //
 // The reference multiplies and adds in float32. GPUs of compute capability 9.0 or later multiply by cuBLASLt where it
-// can, for bfloat16 and float16 and m, n and k that are multiples of 16. Sums of more than 2,048 terms then leave the
-// tensor cores on the way, so that their errors stay below those of the format. Elsewhere the reference runs.
+// can, for bfloat16 and float16, any m, and n and k that are multiples of 16. Sums of more than 2,048 terms then leave
+// the tensor cores on the way, so that their errors stay below those of the format. Elsewhere the reference runs.
 at::Tensor fp8_rows_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_scales,
                             const at::Tensor& b_scales, at::ScalarType dtype,
                             const std::optional<at::Tensor>& residual = std::nullopt);

@@ -62,9 +62,9 @@ BenchCall linear_weight8_grad_x(const BenchShape& s, at::Device device, at::Scal
   const Random random{device, dtype};
   const at::Tensor weight = random.weight(2 * s.inner, s.width);
   const ops::Weight8 quantized = ops::quantize_weight8(weight, at::kFloat8_e4m3fn);
-  return {
-      {random.activations({s.rows(), 2 * s.inner}), quantized.values, quantized.scales, at::empty_like(weight), true},
-      product_flops(s.rows(), 2 * s.inner, s.width)};
+  return {{random.activations({s.rows(), 2 * s.inner}), quantized.values, quantized.scales, c10::IValue(),
+           c10::IValue(), at::empty_like(weight), true},
+          product_flops(s.rows(), 2 * s.inner, s.width)};
 }
 
 // The parts of both.
@@ -238,6 +238,31 @@ BenchCall qkv_heads_backward_fp8(const BenchShape& s, at::Device device, at::Sca
   return {{q, q, q, angle, angle, in.grad_slot, true, true}};
 }
 
+// Parts that write rows in 8 bits beside those of the compute dtype.
+BenchCall weighted_rms_norm_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return {
+      {Random{device, dtype}.activations({s.rows(), s.width}), at::ones({s.width}, at::device(device)), 1e-5, true}};
+}
+
+BenchCall swiglu_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return {{gates_of(s, device, dtype), true}};
+}
+
+BenchCall swiglu_backward_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const at::Tensor gates = gates_of(s, device, dtype);
+  return {{gates.narrow(1, 0, s.inner).contiguous(), gates, at::ones({2 * s.inner}, at::device(device)), true}};
+}
+
+BenchCall qkv_heads_backward_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const int64_t head_dim = s.width / s.heads, rows = s.rows();
+  const Random random{device, dtype};
+  const at::Tensor q = random.activations({rows, s.width}).view({1, rows, s.heads, head_dim});
+  const at::Tensor qkv = random.activations({1, rows, 3 * s.width});
+  const auto floats = at::device(device).dtype(at::kFloat);
+  const at::Tensor angle = at::zeros({rows, head_dim / 2}, floats), norm = at::ones({head_dim}, floats);
+  return {{q, q, q, qkv, angle, angle, norm, norm, 1e-6, at::ones({3 * s.width}, floats), true}};
+}
+
 BenchCall fp8_raise_amax(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
   return {{in.x, in.slot}};
@@ -287,6 +312,10 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::swiglu_fp8", swiglu_fp8},
       {"hrm::swiglu_backward_fp8", swiglu_backward_fp8},
       {"hrm::qkv_heads_backward_fp8", qkv_heads_backward_fp8},
+      {"hrm::weighted_rms_norm_rows", weighted_rms_norm_rows},
+      {"hrm::swiglu_rows", swiglu_rows},
+      {"hrm::swiglu_backward_rows", swiglu_backward_rows},
+      {"hrm::qkv_heads_backward_rows", qkv_heads_backward_rows},
       {"hrm::fp8_raise_amax_", fp8_raise_amax},
       {"hrm::fp8_scale_now", fp8_scale_now},
   };

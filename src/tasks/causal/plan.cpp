@@ -69,6 +69,12 @@ PlannedEncoder planned_encoder(const std::string& folder) {
 
 }  // namespace
 
+bool multiplies_frozen_in_8_bits(const PlanInput& in) {
+  const config::HfConfig& hf = in.config.hf;
+  return hf.quantize == config::Quantization::fp8 && hf.fp8_products && element_size(in.config) == 2 &&
+         in.gpu.capability >= 90;
+}
+
 const CausalPlan& causal_plan(const PlanInput& in) {
   return dynamic_cast<const CausalPlan&>(*in.model);
 }
@@ -293,8 +299,8 @@ class CausalClock {
         slowdown_(product_slowdown(in.config)),
         width_(number(model.facts().hidden_size)) {}
 
-  double products = 0, adapters = 0, attention = 0, others = 0;  // ms
-  double backward = 0;                                           // of them
+  double products = 0, quantising = 0, adapters = 0, attention = 0, others = 0;  // ms
+  double backward = 0;                                                           // of them
 
   void add(const CausalPass& pass, double share) {
     share_ = share;
@@ -325,11 +331,34 @@ class CausalClock {
     note(others, times * std::max(kLeastMs, clock_.moved(bytes)), is_backward);
   }
 
-  // copies: of the weight, each for some of the rows.
-  void linear(const PlannedLinear& layer, double rows, bool is_backward, bool as_forward, double copies = 1) {
+  // A frozen layer whose rows are multiplied in 8 bits. They are quantised where they are computed
+  // (`quantised_before`), or by a pass that reads them; the backward pass transposes the weight, unless it is kept so.
+  void frozen_in_8_bits(const PlannedLinear& layer, double rows, bool is_backward, bool second, bool quantised_before) {
+    const double in = second ? layer.out : layer.in, out = second ? layer.in : layer.out;
+    const double bytes = rows * in + in * out + size_ * rows * out;
+    note(products, std::max(kLeastMs, clock_.slower(2 * rows * in * out, kFp8Share, bytes)), is_backward);
+    const double pass = clock_.moved((quantised_before ? 1 : size_ + 1) * rows * in);
+    note(quantising, quantised_before ? pass : std::max(kLeastMs, pass), is_backward);
+    if (second && !in_.config.hf.fp8_transposed) {
+      note(quantising, std::max(kLeastMs, clock_.moved(2 * in * out)), is_backward);
+    }
+  }
+
+  // copies: of the weight, each for some of the rows. before: whether what computes the rows in the forward pass, and
+  // the gradient in the backward pass, quantises them (nn/fp8_rows_block.h).
+  struct QuantisedBefore {
+    bool rows = false, gradient = false;
+  };
+  void linear(const PlannedLinear& layer, double rows, bool is_backward, bool as_forward, double copies = 1,
+              QuantisedBefore before = {}) {
     const bool second = is_backward && !as_forward;
-    product(rows, layer.in, layer.out, second && layer.trained ? 2 : 1, is_backward, copies);
-    if (model_.quantized_values() > 0) {
+    const bool in_8_bits = multiplies_frozen_in_8_bits(in_) && rows > number(ops::kWeight8Rows);
+    if (in_8_bits) {
+      frozen_in_8_bits(layer, rows, is_backward, second, second ? before.gradient : before.rows);
+    } else {
+      product(rows, layer.in, layer.out, second && layer.trained ? 2 : 1, is_backward, copies);
+    }
+    if (model_.quantized_values() > 0 && !in_8_bits) {
       const double stored = model_.quantized_bytes() / model_.quantized_values();
       move((stored + size_) * layer.in * layer.out, 1, is_backward);
     }
@@ -346,13 +375,13 @@ class CausalClock {
   void block(const PlannedLayer& layer, const CausalPass& pass, bool is_backward, bool as_forward = false) {
     const HfModelConfig& f = model_.facts();
     const double n = pass.tokens, factor = is_backward && !as_forward ? 2 : 1;
-    linear(layer.qkv, n, is_backward, as_forward);
+    linear(layer.qkv, n, is_backward, as_forward, 1, {.rows = true, .gradient = true});
     linear(layer.o, n, is_backward, as_forward);
     if (layer.has_experts()) {
       experts(layer, n, factor, is_backward, as_forward);
     } else {
-      linear(layer.gate_up, n, is_backward, as_forward);
-      linear(layer.down, n, is_backward, as_forward);
+      linear(layer.gate_up, n, is_backward, as_forward, 1, {.rows = true, .gradient = true});
+      linear(layer.down, n, is_backward, as_forward, 1, {.rows = true});
     }
     attend(pass.rows, pass.length, factor, is_backward);
     attend(pass.answer_rows, pass.answer_length, factor, is_backward);
@@ -472,6 +501,7 @@ void CausalPlan::add_times(const PlanInput& in, Plan& plan) const {
   add("decode", sampled.decode, when + "all completions at their longest");
   add("encode", sampled.encode, when + "completions, by the sentence encoder");
   add("matrix products", clock.products, "of blocks and of the head");
+  add("quantising", clock.quantising, "rows that frozen weights multiply in 8 bits, and weights transposed");
   add("adapters", clock.adapters, "products of low rank, and their gradients");
   add("attention", clock.attention, "");
   add("norms, rotation, loss", clock.others, "what is not inside a product");
@@ -481,8 +511,9 @@ void CausalPlan::add_times(const PlanInput& in, Plan& plan) const {
 
 std::string CausalPlan::shares() const {
   return cat("rows at their full length (chat.max_length); matrix products reach ", percent(kProductShare),
-             " of its FLOP/s, attention ", percent(kCausalShare), ", decoding ", percent(kDecodeShare),
-             " of its bytes per second, no other pass takes less than ", 1e3 * kLeastMs, " us");
+             " of its FLOP/s, those in 8 bits ", percent(kFp8Share), ", attention ", percent(kCausalShare),
+             ", decoding ", percent(kDecodeShare), " of its bytes per second, no other pass takes less than ",
+             1e3 * kLeastMs, " us");
 }
 
 // All passes of a micro-batch are in one backward pass. The later one of two comes first.

@@ -343,6 +343,9 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
   const double T = number(plan.padded(positions_)), room = number(cache_positions_);
   memory.add("positions", kWide * room * number(facts_.head_dim), "sines and cosines, fp32");
   memory.add("dequantised layer", size * largest_quantized_, "a workspace that quantised layers share");
+  if (multiplies_frozen_in_8_bits(in) && config.hf.fp8_transposed) {
+    memory.add("transposed weights", quantized_values_, "of the quantised layers, for the backward pass");
+  }
   const double answers = number(plan.most_samples());
   double data = number(plan.rows) * T * (config.chat.packing ? 20 : 16) + answers * room * 20;
   if (config.polychromic.share_prompts != config::SharedPrompts::off &&
