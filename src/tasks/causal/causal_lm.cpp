@@ -274,7 +274,8 @@ std::string describe_causal_lm(const config::Config& config, const CausalLm& lm)
     text += cat("\nbase         ", nn::name(weight_format(config.hf.quantize)), ", ", held.elements,
                 " parameters of the blocks' linear layers in ", mib(held.bytes), " MiB (", mib(2 * held.elements),
                 " in bf16), and ", mib(held.workspace), " MiB to dequantise one layer at a time",
-                multiplies_in_8bit(config, lm) ? "; products of more than 32 rows in 8 bits" : "");
+                multiplies_in_8bit(config, lm) ? "; products of more than 32 rows in 8 bits" : "",
+                multiplies_in_8bit(config, lm) && config.hf.fp8_transposed ? ", with transposed weights" : "");
   }
   return text;
 }

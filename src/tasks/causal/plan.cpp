@@ -288,6 +288,12 @@ int64_t CausalPlan::unmarked_groups() const {
 
 namespace {
 
+// Whether what computes a layer's rows in the forward pass, and the gradient in the backward pass, quantises them
+// (nn/fp8_rows_block.h).
+struct QuantisedBefore {
+  bool rows = false, gradient = false;
+};
+
 // Time of the passes of a step, each part by the slower of computing and moving.
 class CausalClock {
  public:
@@ -344,11 +350,7 @@ class CausalClock {
     }
   }
 
-  // copies: of the weight, each for some of the rows. before: whether what computes the rows in the forward pass, and
-  // the gradient in the backward pass, quantises them (nn/fp8_rows_block.h).
-  struct QuantisedBefore {
-    bool rows = false, gradient = false;
-  };
+  // copies: of the weight, each for some of the rows.
   void linear(const PlannedLinear& layer, double rows, bool is_backward, bool as_forward, double copies = 1,
               QuantisedBefore before = {}) {
     const bool second = is_backward && !as_forward;

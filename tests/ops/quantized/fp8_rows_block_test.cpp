@@ -39,6 +39,23 @@ TEST(Fp8RowsBlock, RefusesWhatDoesNotFit) {
                  {"hrm::qkv_heads_backward_rows", "24 contiguous float32", "[8]"});
 }
 
+TEST(Fp8RowsBlock, TransposedWeights) {
+  const Weight8 weight = quantize_weight8(normal({48, 80}, 1, at::kFloat), at::kFloat8_e4m3fn),
+                both = with_transposed(weight);
+  expect_same_bits(both.transposed.view(at::kByte), weight.values.view(at::kByte).t());
+  EXPECT_TRUE(both.ones.eq(1).all().item<bool>());
+  EXPECT_EQ(both.bytes(), weight.bytes() + 48 * 80 + 4 * 80);
+  const auto [values, scales] = quantize_fp8_rows(normal({33, 48}, 2, at::kBFloat16), weight.scales);
+  expect_same_bits(linear_weight8_grad_rows(values, scales, both, {}, at::kBFloat16),
+                   linear_weight8_grad_rows(values, scales, weight, {}, at::kBFloat16));
+  Weight8 wrong = both;
+  wrong.transposed = both.transposed.t();
+  expect_message(error_of([&] {
+                   linear_weight8_grad_x(at::ones({2, 48}), wrong);
+                 }),
+                 {"hrm::linear_weight8_grad_x", "transposed", "80 x 48"});
+}
+
 TEST(Fp8RowsBlock, WithoutDerivative) {
   const at::Tensor gate_up = normal({4, 8}, 1, at::kFloat).requires_grad_();
   const auto derive = [&] { torch::autograd::grad({swiglu_rows(gate_up, true).wide}, {gate_up}, {at::ones({4, 4})}); };
