@@ -23,22 +23,32 @@ __device__ inline void add_range(const T* from, int64_t begin, int64_t end, Fp8S
   }
 }
 
-// Elements from `begin` on, at most kBlockElements. wide: `from` is aligned to 16 bytes.
+// The largest size of this thread's elements, as the bits of a float: of those from `begin` on, at most kBlockElements.
+// wide: `from` is aligned to 16 bytes.
 template <typename T>
-__device__ inline void raise_block(const T* from, int64_t begin, int64_t size, bool wide, float* slot) {
+__device__ inline uint32_t largest_of_block(const T* from, int64_t begin, int64_t size, bool wide) {
   const int64_t end = begin + kBlockElements < size ? begin + kBlockElements : size;
   constexpr int N = 16 / sizeof(T);
   Fp8Sizes<T> sizes;
   const int64_t packed = wide ? begin + (end - begin) / N * N : begin;
   if (wide) add_range<T, N>(from, begin, packed, sizes);
   add_range<T, 1>(from, packed, end, sizes);
-  raise_amax_by_block<kThreads / 32>(slot, sizes.bits());
+  return sizes.bits();
+}
+
+// Rounding keeps the order of sizes, so the largest rounded one is the largest one, rounded.
+__device__ inline uint32_t rounded_size(uint32_t bits, Element to) {
+  const float size = __uint_as_float(bits);
+  if (to == Element::bf16) return __float_as_uint(to_float(from_float<__nv_bfloat16>(size)));
+  if (to == Element::f16) return __float_as_uint(to_float(from_float<__half>(size)));
+  return bits;
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) raise_kernel(const RaiseFp8Amax p, bool wide) {
   wait_for_earlier();
-  raise_block(static_cast<const T*>(p.from), int64_t{blockIdx.x} * kBlockElements, p.size, wide, p.slot);
+  const int64_t begin = int64_t{blockIdx.x} * kBlockElements;
+  raise_amax_by_block<kThreads / 32>(p.slot, largest_of_block(static_cast<const T*>(p.from), begin, p.size, wide));
 }
 
 template <typename T>
@@ -47,8 +57,44 @@ __global__ void __launch_bounds__(kThreads) raise_many_kernel(const __grid_const
   const int block = static_cast<int>(blockIdx.x), tensor = item_of_block(p, p.count, block);
   const auto* from = static_cast<const T*>(p.from[tensor]);
   const bool wide = reinterpret_cast<uintptr_t>(from) % 16 == 0;
-  raise_block(from, int64_t{block - p.first_block[tensor]} * kBlockElements, p.size[tensor], wide,
-              p.slots + int64_t{tensor} * p.slot_pitch);
+  const int64_t begin = int64_t{block - p.first_block[tensor]} * kBlockElements;
+  const uint32_t size = rounded_size(largest_of_block(from, begin, p.size[tensor], wide), p.rounded);
+  raise_amax_by_block<kThreads / 32>(p.slots + int64_t{tensor} * p.slot_pitch, size);
+}
+
+// Elements of T, rounded to R, in e4m3.
+template <typename T, typename R>
+__global__ void __launch_bounds__(kThreads) quantize_weights_kernel(const __grid_constant__ QuantizeFp8Weights p) {
+  constexpr int N = 16 / sizeof(T), kAtOnce = 4;
+  const int block = static_cast<int>(blockIdx.x), tensor = item_of_block(p, p.count, block);
+  const auto* from = static_cast<const T*>(p.from[tensor]);
+  auto* values = static_cast<uint8_t*>(p.values[tensor]);
+  float* const slot = p.slots + int64_t{tensor} * p.slot_pitch;
+  const int64_t begin = int64_t{block - p.first_block[tensor]} * kBlockElements;
+  const int64_t size = int64_t{p.packs[tensor]} * 16;
+  const int64_t end = begin + kBlockElements < size ? begin + kBlockElements : size;
+  wait_for_earlier();
+  const float scale = slot[0];
+  Fp8Sizes<R> sizes;
+  for (int64_t first = begin + int64_t{threadIdx.x} * N; first < end; first += kAtOnce * kThreads * N) {
+    // All loads before the first store, behind which the compiler would not move them up.
+    Pack<T, N> in[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int64_t at = first + i * kThreads * N;
+      if (at < end) in[i] = load_pack<T, N>(from + at);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int64_t at = first + i * kThreads * N;
+      if (at >= end) continue;
+      Pack<R, N> rounded;
+#pragma unroll
+      for (int k = 0; k < N; ++k) rounded.value[k] = from_float<R>(to_float(in[i].value[k]));
+      store_pack(values + at, sizes.quantize(rounded, scale));
+    }
+  }
+  raise_amax_by_block<kThreads / 32>(slot, sizes.bits());
 }
 
 __global__ void scale_kernel(const ScaleFp8Now p) {
@@ -89,6 +135,26 @@ cudaError_t launch(const RaiseManyFp8Amax& params, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(params.first_block[params.count]);
   return by_element(params.element, [&](auto type) {
     return start_early(&raise_many_kernel<TypeIn<decltype(type)>>, blocks, kThreads, 0, stream, params);
+  });
+}
+
+void QuantizeFp8Weights::add(const void* tensor, void* to, int64_t elements) {
+  if (count == 0) first_block[0] = 0;
+  from[count] = tensor;
+  values[count] = to;
+  packs[count] = static_cast<int32_t>(elements / 16);
+  first_block[count + 1] = first_block[count] + static_cast<int32_t>((elements + kBlockElements - 1) / kBlockElements);
+  ++count;
+}
+
+cudaError_t launch(const QuantizeFp8Weights& params, cudaStream_t stream) {
+  if (params.count == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>(params.first_block[params.count]);
+  const auto start = [&](auto kernel) { return start_early(kernel, blocks, kThreads, 0, stream, params); };
+  return by_element(params.rounded, [&](auto to) {
+    using R = TypeIn<decltype(to)>;
+    return params.element == params.rounded ? start(&quantize_weights_kernel<R, R>)
+                                            : start(&quantize_weights_kernel<float, R>);
   });
 }
 
