@@ -200,7 +200,7 @@ at::Tensor CausalAttention::normed_add(const RmsNorm& norm, const at::Tensor& x,
 }
 
 at::Tensor CausalAttention::forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
-  return o_proj_->forward(mix(x, pass, cache));
+  return o_proj_->forward(mix(x, pass, cache), /*x_is_kept=*/!pass.shared.defined());
 }
 
 std::vector<AdaptableLinear> CausalAttention::adaptable_linears() {

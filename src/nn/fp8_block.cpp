@@ -10,7 +10,6 @@
 #include "hrm/base/error.h"
 #include "hrm/nn/fp8_linears.h"
 #include "hrm/ops/fp8_block.h"
-#include "hrm/ops/fp8_rows.h"
 #include "hrm/ops/linear.h"
 
 namespace hrm::nn {
@@ -38,8 +37,10 @@ struct Layer {
 // What the backward pass needs of a layer. None of it is a saved variable: a step changes slots and gradient buffers in
 // place, which is not behind the graph's back.
 struct Backward {
-  at::Tensor weight, weight_slot, x_slot, grad_slot;
+  ops::Fp8Weight weight;
+  at::Tensor x_slot, grad_slot;
   at::Tensor grad_weight;  // undefined for a frozen weight
+  bool is_wide = false;
   bool e5m2 = true;
   std::optional<double> margin;
 
@@ -47,19 +48,21 @@ struct Backward {
 
   static void keep(AutogradContext* ctx, const std::string& name, const Layer& layer, const at::Tensor& x_slot) {
     const Fp8Layer& fp8 = *layer.fp8;
-    ctx->saved_data[name] = std::vector<at::Tensor>{fp8.weight().values, fp8.weight().slot, x_slot, fp8.grad_slot(),
-                                                    ops::gradient_buffer(layer.master)};
+    ctx->saved_data[name] = std::vector<at::Tensor>{fp8.weight().values,     fp8.weight().slot,
+                                                    fp8.weight().transposed, x_slot,
+                                                    fp8.grad_slot(),         ops::gradient_buffer(layer.master)};
+    ctx->saved_data[name + " is wide"] = fp8.is_wide();
     ctx->saved_data["e5m2"] = fp8.e5m2();
     ctx->saved_data["margin"] = fp8.margin();
   }
 
   static Backward of(AutogradContext* ctx, const std::string& name) {
     const std::vector<at::Tensor> kept = ctx->saved_data[name].toTensorVector();
-    return {.weight = kept[0],
-            .weight_slot = kept[1],
-            .x_slot = kept[2],
-            .grad_slot = kept[3],
-            .grad_weight = kept[4],
+    return {.weight = {kept[0], kept[1], kept[2]},
+            .x_slot = kept[3],
+            .grad_slot = kept[4],
+            .grad_weight = kept[5],
+            .is_wide = ctx->saved_data[name + " is wide"].toBool(),
             .e5m2 = ctx->saved_data["e5m2"].toBool(),
             .margin = ctx->saved_data["margin"].toOptional<double>()};
   }
@@ -69,9 +72,11 @@ struct Backward {
     if (trains()) ops::fp8_accumulate_(grad_weight, grad.transposed, x_t, grad.slot, x_slot);
   }
   at::Tensor grad_x(const ops::Fp8Pair& grad, at::ScalarType dtype) const {
-    return ops::fp8_product(grad.values, ops::transposed_fp8(weight), grad.slot, weight_slot, dtype);
+    return ops::fp8_product(grad.values, ops::transposed_weight(weight), grad.slot, weight.slot, dtype);
   }
-  ops::Fp8Pair pair(const at::Tensor& grad) const { return ops::fp8_pair(grad, grad_slot, e5m2, trains(), margin); }
+  ops::Fp8Pair pair(const at::Tensor& grad, bool transposed = true) const {
+    return ops::fp8_pair(grad, grad_slot, e5m2, transposed && trains(), margin);
+  }
 };
 
 at::Tensor product(const ops::Fp8Pair& x, const Fp8Layer& layer, at::ScalarType dtype,
@@ -169,11 +174,21 @@ struct SwigluAdd : torch::autograd::Function<SwigluAdd> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &gate_up = saved[3];
     const Backward front = Backward::of(ctx, "front"), down = Backward::of(ctx, "down");
-    const ops::Fp8Pair grad = down.pair(as_matrix(grads[0]));
-    const ops::Fp8SwigluGradient gates =
-        ops::swiglu_backward_fp8(down.grad_x(grad, x.scalar_type()), gate_up, front.grad_slot, front.e5m2, down.x_slot,
-                                 front.trains(), down.trains(), front.margin);
+    // Most memory is in use here. So what is not needed any more is freed on the way, and the gradient of a wide layer
+    // is quantised twice: as it stands, and transposed when the gates are done.
+    ops::Fp8Pair grad = down.pair(as_matrix(grads[0]), /*transposed=*/!down.is_wide);
+    at::Tensor grad_act = down.grad_x(grad, x.scalar_type());
+    grad.values.reset();
+    ops::Fp8SwigluGradient gates = ops::swiglu_backward_fp8(grad_act, gate_up, front.grad_slot, front.e5m2, down.x_slot,
+                                                            front.trains(), down.trains(), front.margin);
+    grad_act.reset();
+    if (down.is_wide && down.trains()) {
+      grad.transposed = std::get<1>(
+          ops::quantize_fp8_pair(as_matrix(grads[0]), grad.slot, down.e5m2, /*values=*/false, /*transposed=*/true));
+    }
     down.accumulate(grad, gates.act_transposed);
+    grad.transposed.reset();
+    gates.act_transposed.reset();
     const auto [grad_x, grad_scale] = front_backward(ctx, gates.gate_up, x, saved[1], saved[2], grads[0]);
     variable_list out(7);
     out[0] = grad_x;

@@ -162,7 +162,7 @@ at::Tensor Fp8Layer::forward(const at::Tensor& x, const Linear& linear, const at
                              RowsOf{weight_.values, rows_, x_slot_, grad_slot_, *shared_});
   }
   return ops::fp8_linear(x, weight_, x_slot_, grad_slot_, shared_->e5m2, master, optional(ops::gradient_buffer(master)),
-                         margin(), optional(residual), x_is_kept);
+                         margin(), optional(residual), x_is_kept && is_wide());
 }
 
 std::vector<NamedLinear> without_skipped(const std::vector<NamedLinear>& layers, const std::string& patterns) {
@@ -192,6 +192,7 @@ Fp8Linears::Fp8Linears(const std::vector<NamedLinear>& layers, const Fp8LinearsO
   }
   shared_->margin = options.margin;
   shared_->e5m2 = options.e5m2;
+  shared_->wide_weight = options.wide_weight;
   const auto all = static_cast<int64_t>(layers.size());
   const at::Device device = layers_.front().linear->weight().device();
   slots_ = ops::make_fp8_wide_slots(3 * all, false, device);
@@ -204,6 +205,9 @@ Fp8Linears::Fp8Linears(const std::vector<NamedLinear>& layers, const Fp8LinearsO
     const at::Tensor& weight = linear.weight();
     const auto options8 = slots_.options().dtype(at::kFloat8_e4m3fn);
     weights_.push_back({at::empty(weight.sizes(), options8), weight_slots().select(0, i)});
+    if (weight.numel() < options.wide_weight && !options.rows) {
+      weights_.back().transposed = at::empty({weight.size(1), weight.size(0)}, options8);
+    }
     Fp8Layer::Rows rows;
     if (options.rows) {
       rows = {.transposed = at::empty({weight.size(1), weight.size(0)}, options8),
@@ -234,14 +238,16 @@ void Fp8Linears::begin_step(bool warm_up) {
 void Fp8Linears::quantize_weights() const {
   if (mode() == Fp8Mode::gather) return;
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> weights, values;
+  std::vector<at::Tensor> weights, values, transposed;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Linear& linear = *layers_[i].linear;
     weights.push_back(linear.casts_weight() ? linear.weight().detach() : linear.compute_weight().detach());
     values.push_back(weights_[i].values);
+    const at::Tensor& across = weights_[i].transposed;
+    transposed.push_back(across.defined() ? across : at::empty({0}, values.back().options()));
   }
   const at::ScalarType compute = layers_.front().linear->compute_dtype();
-  ops::quantize_fp8_weights_(weights, values, weight_slots(), compute);
+  ops::quantize_fp8_weights_(weights, values, transposed, weight_slots(), compute);
   if (mode() != Fp8Mode::rows) return;
   const auto by_rows = [](const at::Tensor& weight, const at::Tensor& to, const at::Tensor& scales) {
     const auto [rounded, own_scales] = ops::quantize_fp8_rows(weight);

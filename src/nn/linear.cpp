@@ -55,11 +55,11 @@ void Linear::hold_frozen(at::ScalarType dtype) {
   weight_.set_data(at::empty(weight_.sizes(), weight_.options().dtype(dtype)));
 }
 
-at::Tensor Linear::forward(const at::Tensor& x) const {
+at::Tensor Linear::forward(const at::Tensor& x, bool x_is_kept) const {
   const auto with_bias = [&](const at::Tensor& y) { return bias_.defined() ? y + bias_.to(y.scalar_type()) : y; };
   if (const LoraAdapter* lora = adapter()) return with_bias(lora->forward(x, frozen_weight()));
   if (is_quantized(format_)) return with_bias(frozen_linear(x, frozen_weight()));
-  if (const Fp8Layer* layer = fp8()) return with_bias(layer->forward(x, *this));
+  if (const Fp8Layer* layer = fp8()) return with_bias(layer->forward(x, *this, {}, x_is_kept));
   return ops::linear(x, compute_weight(), weight_, bias_);
 }
 

@@ -233,8 +233,14 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     fp8_accumulate_(sums, gates.gate_up.transposed, second.y.transposed, slot(5), slot(1));
     between();
     const auto bytes = [](const at::Tensor& t) { return t.view(at::kByte); };
-    return {
-        h, y, bytes(first.y.transposed), bytes(again), bytes(grad_qkv.transposed), bytes(gates.act_transposed), sums, slots.clone()};
+    return {h,
+            y,
+            bytes(first.y.transposed),
+            bytes(again),
+            bytes(grad_qkv.transposed),
+            bytes(gates.act_transposed),
+            sums,
+            slots.clone()};
   };
 }
 

@@ -25,6 +25,10 @@ enum class Fp8Mode {
   rows,     // in 8 bits, each token and each output with a scale of its own; not in the weights' gradients
 };
 
+// A weight of at least this many values is wide: passes over memory cost little beside its products, so the backward
+// pass recomputes their results. A narrow layer keeps its transposed weight and its input in 8 bits.
+constexpr int64_t kFp8WideWeight = int64_t{1} << 22;
+
 struct Fp8LinearsOptions {
   int64_t history = 16;   // number of past steps that a scale follows
   double margin = 0;      // see ops::fp8_update_scales_
@@ -32,6 +36,7 @@ struct Fp8LinearsOptions {
   bool current = false;   // current scaling in every step, otherwise delayed
   bool rows = false;      // scales for rows in every step
   std::string skip = {};  // patterns of names, with commas between; see without_skipped()
+  int64_t wide_weight = kFp8WideWeight;
 };
 
 // What all layers share.
@@ -39,6 +44,7 @@ struct Fp8Shared {
   Fp8Mode mode = Fp8Mode::off;
   double margin = 0;
   bool e5m2 = true;
+  int64_t wide_weight = kFp8WideWeight;
 };
 
 // The 8-bit state of one Linear.
@@ -64,6 +70,7 @@ class Fp8Layer {
   const at::Tensor& x_slot() const { return x_slot_; }
   const at::Tensor& grad_slot() const { return grad_slot_; }
   bool e5m2() const { return shared_->e5m2; }
+  bool is_wide() const { return weight_.values.numel() >= shared_->wide_weight; }
   std::optional<double> margin() const;  // with current scaling
 
  private:
@@ -83,10 +90,11 @@ struct NamedLinear {
 std::vector<NamedLinear> without_skipped(const std::vector<NamedLinear>& layers, const std::string& patterns);
 
 // The layers of a model that multiply in 8 bits: their slots and their weights in e4m3. Each backward pass transposes
-// the weights, one at a time; only scales of rows keep a second 8-bit weight. A training step calls begin_step(),
-// quantize_weights() before its first pass, update_scales() after its last one, and count_step(). quantize_weights() and
-// update_scales() are asynchronous device work and can be captured, once for each mode. Registered state: "fp8.*". A
-// form of the layers (format of gradients, names) other than the checkpoint's forgets the scales.
+// wide weights, one at a time; narrow ones, and all with scales of rows, keep a second 8-bit weight. A training step
+// calls begin_step(), quantize_weights() before its first pass, update_scales() after its last one, and count_step().
+// quantize_weights() and update_scales() are asynchronous device work and can be captured, once for each mode.
+// Registered state: "fp8.*". A form of the layers (format of gradients, names) other than the checkpoint's forgets the
+// scales.
 class Fp8Linears : public Stateful {
  public:
   static constexpr const char* kStatePrefix = "fp8.";

@@ -43,10 +43,10 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   Linear(int64_t in, int64_t out, at::Device device, bool bias = false, WeightFormat format = WeightFormat::f32);
 
   // (..., in) in the compute dtype -> (..., out). Gradients are accumulated in place in float32 (hrm/ops/linear.h).
-  at::Tensor forward(const at::Tensor& x) const;
+  // x_is_kept: something else keeps x for its backward pass (see ops::fp8_linear).
+  at::Tensor forward(const at::Tensor& x, bool x_is_kept = false) const;
   // residual + forward(x). Without a bias, the GEMM epilogue adds the residual where the device supports it
   // (ops::linear_add).
-  // x_is_kept: something else keeps x for its backward pass (see ops::fp8_linear).
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, bool x_is_kept = false) const;
 
   // Freezes the weight and stores it in this dtype, uninitialised.

@@ -82,9 +82,10 @@ class ParameterSet {
   // build(), and before anything (e.g. a captured graph) stores the compute weights' addresses.
   void fake_quantize(const std::vector<HasComputeWeight*>& modules, at::ScalarType format);
 
-  // Frees the compute copies of these layers: from now on each casts its master wherever a product reads it, to the same
-  // bits (Linear::compute_weight). For layers whose passes seldom read their weight in the compute dtype. No other module
-  // may read these masters. Does nothing for layers that read their masters. Call as fake_quantize(), not besides it.
+  // Frees the compute copies of these layers: from now on each casts its master wherever a product reads it, to the
+  // same bits (Linear::compute_weight). For layers whose passes seldom read their weight in the compute dtype. No other
+  // module may read these masters. Does nothing for layers that read their masters. Call as fake_quantize(), not
+  // besides it.
   void cast_when_read(const std::vector<Linear*>& layers);
 
   const std::vector<Parameter>& all() const { return parameters_; }

@@ -37,8 +37,8 @@ struct Fp8Normed {
 Fp8Normed weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& slot,
                                 bool transposed, std::optional<double> margin = std::nullopt);
 
-// What quantised the y of Fp8Normed, transposed: (width, rows) in e4m3, from x and rstd, so that it need not be kept. The
-// same bits, by the scale of `slot`, whose amax stays as it is.
+// What quantised the y of Fp8Normed, transposed: (width, rows) in e4m3, from x and rstd, so that it need not be kept.
+// The same bits, by the scale of `slot`, whose amax stays as it is.
 at::Tensor weighted_rms_norm_transposed_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                                             const at::Tensor& slot);
 

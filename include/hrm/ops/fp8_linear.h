@@ -7,7 +7,7 @@
 //
 // Tensor cores multiply 8-bit operands only along their rows. So the gradients' products read x and w transposed. Of x,
 // only the transposed 8-bit values are kept for the backward pass: one byte an element, or none if x itself is kept
-// anyway. The weight is transposed where its product needs it.
+// anyway. The weight is transposed where its product needs it, or once for all.
 //
 // A *wide slot* is a contiguous float32 row {scale, 1 / scale, amax, largest, 1 / scale, 0, 0, 0}: a slot as in
 // hrm/ops/fp8.h, the largest finite value of the tensor's format (448 or 57,344), and the inverse scale again, at an
@@ -45,9 +45,10 @@ void fp8_raise_amax_(const at::Tensor& x, const at::Tensor& slot);
 
 // Weights, all at once: matrix i gets its scale in row i of `slots` (n, 8), contiguous, from its own largest magnitude
 // as in fp8_update_scales_ without history and with margin 0, and its e4m3 values. All of one dtype, contiguous. Each
-// number is rounded to `compute` first: masters give the bits that their copies in that dtype would give.
-void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, const at::Tensor& slots,
-                           at::ScalarType compute);
+// number is rounded to `compute` first: masters give the bits that their copies in that dtype would give. transposed:
+// the same values transposed, or an empty tensor for each matrix that is not wanted so.
+void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, at::TensorList transposed,
+                           const at::Tensor& slots, at::ScalarType compute);
 
 // Current scaling: a fresh wide slot of slot's format, whose scale is largest / 2^margin / max |x|. Where that maximum
 // is zero or not finite, the scale is slot's. Raises the amax of `slot`, too; the fresh one begins with zero. Reads x
@@ -56,9 +57,12 @@ at::Tensor fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double mar
 
 // A weight (out, in) in e4m3.
 struct Fp8Weight {
-  at::Tensor values;  // (out, in), contiguous
-  at::Tensor slot;    // wide
+  at::Tensor values;           // (out, in), contiguous
+  at::Tensor slot;             // wide
+  at::Tensor transposed = {};  // (in, out), contiguous; undefined: made where a product needs it
 };
+// `transposed`, or made now.
+at::Tensor transposed_weight(const Fp8Weight& weight);
 
 // x (..., in), bfloat16, float16 or float32 -> (..., out) in x's dtype. The gradients of y are quantised to e5m2 or
 // e4m3 by `grad_slot`. As in ops::linear, the weight's gradient is not returned to autograd but added to grad_weight

@@ -271,8 +271,8 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
 }
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
-  for (const char* op :
-       {"weighted_rms_norm_fp8", "weighted_rms_norm_transposed_fp8", "fp8_linear_swiglu", "swiglu_fp8", "swiglu_backward_fp8", "qkv_heads_backward_fp8"}) {
+  for (const char* op : {"weighted_rms_norm_fp8", "weighted_rms_norm_transposed_fp8", "fp8_linear_swiglu", "swiglu_fp8",
+                         "swiglu_backward_fp8", "qkv_heads_backward_fp8"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

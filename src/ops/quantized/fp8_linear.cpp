@@ -36,14 +36,15 @@ using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tenso
 using Accumulate = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&);
 using LinearOp = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                             const at::Tensor&, bool, const at::Tensor&, const OptionalTensor&, std::optional<double>,
-                            const OptionalTensor&, bool);
+                            const OptionalTensor&, bool, const OptionalTensor&);
 
 at::Tensor linear_op(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& weight_slot,
                      const at::Tensor& x_slot, const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
                      const OptionalTensor& grad_weight, std::optional<double> margin, const OptionalTensor& residual,
-                     bool x_is_kept) {
+                     bool x_is_kept, const OptionalTensor& weight_t) {
   static const Op<LinearOp> op("hrm::fp8_linear");
-  return op(x, weight, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual, x_is_kept);
+  return op(x, weight, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual, x_is_kept,
+            weight_t);
 }
 
 // The slot that x is quantised by.
@@ -62,7 +63,7 @@ std::vector<int64_t> with_last(const at::Tensor& x, int64_t last) {
 }
 
 void check_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& weight_slot,
-                  const at::Tensor& x_slot, const at::Tensor& grad_slot) {
+                  const at::Tensor& x_slot, const at::Tensor& grad_slot, const OptionalTensor& weight_t) {
   constexpr const char* kOp = "hrm::fp8_linear";
   TORCH_CHECK(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) && weight.size(0) % 16 == 0 &&
                   weight.size(1) % 16 == 0 && weight.numel() > 0 && x.numel() / weight.size(1) % 16 == 0,
@@ -71,6 +72,10 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   TORCH_CHECK(weight.scalar_type() == at::kFloat8_e4m3fn && weight.device() == x.device() && weight.is_contiguous(),
               kOp, ": weight must be contiguous Float8_e4m3fn on ", x.device(), ", got ", weight.scalar_type(),
               " of shape ", weight.sizes(), " with strides ", weight.strides(), " on ", weight.device());
+  TORCH_CHECK(!weight_t || (weight_t->sizes() == at::IntArrayRef({weight.size(1), weight.size(0)}) &&
+                            weight_t->scalar_type() == at::kFloat8_e4m3fn && weight_t->device() == x.device()),
+              kOp, ": the transposed weight must be Float8_e4m3fn of shape [", weight.size(1), ", ", weight.size(0),
+              "], got ", weight_t ? weight_t->sizes() : at::IntArrayRef());
   check_wide_slot(kOp, "weight_slot", weight_slot, x);
   check_wide_slot(kOp, "x_slot", x_slot, x);
   check_wide_slot(kOp, "grad_slot", grad_slot, x);
@@ -168,9 +173,9 @@ void quantize_fp8_pair_(const at::Tensor& x, const at::Tensor& values, const at:
 
 at::Tensor fp8_linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& weight_slot,
                               const at::Tensor& x_slot, const at::Tensor& grad_slot, bool, const at::Tensor&,
-                              const OptionalTensor&, std::optional<double> margin, const OptionalTensor& residual,
-                              bool) {
-  check_linear(x, weight, weight_slot, x_slot, grad_slot);
+                              const OptionalTensor&, std::optional<double> margin, const OptionalTensor& residual, bool,
+                              const OptionalTensor& weight_t) {
+  check_linear(x, weight, weight_slot, x_slot, grad_slot, weight_t);
   const at::Tensor rows = x.reshape({-1, x.size(-1)}), slot = slot_for(rows, x_slot, margin);
   const auto values = std::get<0>(quantize_fp8_pair(rows, slot, /*e5m2=*/false, /*values=*/true, /*transposed=*/false));
   return fp8_product(values, weight, slot, weight_slot, x.scalar_type(), as_rows(residual))
@@ -194,7 +199,11 @@ at::Tensor fp8_linear(const at::Tensor& x, const Fp8Weight& weight, const at::Te
                       const std::optional<at::Tensor>& grad_weight, std::optional<double> margin,
                       const std::optional<at::Tensor>& residual, bool x_is_kept) {
   return linear_op(x, weight.values, weight.slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual,
-                   x_is_kept);
+                   x_is_kept, optional_tensor(weight.transposed));
+}
+
+at::Tensor transposed_weight(const Fp8Weight& weight) {
+  return weight.transposed.defined() ? weight.transposed : transposed_fp8(weight.values);
 }
 
 namespace {
@@ -226,9 +235,10 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot,
                             bool e5m2, const at::Tensor& master, const OptionalTensor& grad_weight,
-                            std::optional<double> margin, const OptionalTensor& residual, bool x_is_kept) {
+                            std::optional<double> margin, const OptionalTensor& residual, bool x_is_kept,
+                            const OptionalTensor& weight_t) {
     at::AutoDispatchBelowADInplaceOrView below;
-    check_linear(x, weight, weight_slot, x_slot, grad_slot);
+    check_linear(x, weight, weight_slot, x_slot, grad_slot, weight_t);
     const bool trains = master.requires_grad(), needs_x = x.requires_grad();
     const at::Tensor rows = x.reshape({-1, x.size(-1)}), slot = slot_for(rows, x_slot, margin);
     const auto [values, transposed] =
@@ -239,7 +249,7 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
     ctx->saved_data["margin"] = margin;
     if (trains) ctx->saved_data["grad_weight"] = *grad_weight;
     ctx->save_for_backward({trains && !x_is_kept ? transposed : at::Tensor(), needs_x ? weight : at::Tensor(),
-                            trains && x_is_kept ? x : at::Tensor()});
+                            trains && x_is_kept ? x : at::Tensor(), needs_x && weight_t ? *weight_t : at::Tensor()});
     ctx->saved_data["has_residual"] = residual.has_value();
     return fp8_product(values, weight, slot, weight_slot, x.scalar_type(), as_rows(residual))
         .view(with_last(x, weight.size(0)));
@@ -263,10 +273,11 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
                                             : x_t;
       fp8_accumulate_(ctx->saved_data["grad_weight"].toTensor(), transposed, across, grad_slot, x_slot);
     }
-    variable_list out(11);
+    variable_list out(12);
     if (ctx->saved_data["has_residual"].toBool()) out[9] = grad_y;
     if (weight.defined()) {
-      out[0] = fp8_product(values, transposed_fp8(weight), grad_slot, weight_slot, grad_y.scalar_type())
+      out[0] = fp8_product(values, transposed_weight({weight, weight_slot, saved[3]}), grad_slot, weight_slot,
+                           grad_y.scalar_type())
                    .view(with_last(grad_y, weight.size(1)));
     }
     return out;
@@ -276,16 +287,17 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
 at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& weight_slot,
                            const at::Tensor& x_slot, const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
                            const OptionalTensor& grad_weight, std::optional<double> margin,
-                           const OptionalTensor& residual, bool x_is_kept) {
+                           const OptionalTensor& residual, bool x_is_kept, const OptionalTensor& weight_t) {
   const bool through_residual = residual && residual->requires_grad();
   if (at::GradMode::is_enabled() && (x.requires_grad() || master.requires_grad() || through_residual)) {
     TORCH_CHECK(!master.requires_grad() || grad_weight, "hrm::fp8_linear: master of shape ", master.sizes(),
                 " requires a gradient, so grad_weight must be given");
     return Fp8Linear::apply(x, weight, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual,
-                            x_is_kept);
+                            x_is_kept, weight_t);
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return linear_op(x, weight, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual, x_is_kept);
+  return linear_op(x, weight, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual, x_is_kept,
+                   weight_t);
 }
 
 }  // namespace
@@ -298,7 +310,8 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("fp8_accumulate_(Tensor(a!) grad, Tensor a, Tensor b, Tensor a_slot, Tensor b_slot) -> ()");
   m.def(
       "fp8_linear(Tensor x, Tensor weight, Tensor weight_slot, Tensor(a!) x_slot, Tensor(b!) grad_slot, bool e5m2, "
-      "Tensor master, Tensor? grad_weight, float? margin, Tensor? residual=None, bool x_is_kept=False) -> Tensor");
+      "Tensor master, Tensor? grad_weight, float? margin, Tensor? residual=None, bool x_is_kept=False, "
+      "Tensor? weight_t=None) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -20,8 +20,8 @@ at::Tensor fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double mar
   return now;
 }
 
-void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, const at::Tensor& slots,
-                           at::ScalarType compute) {
+void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, at::TensorList transposed,
+                           const at::Tensor& slots, at::ScalarType compute) {
   slots.select(1, 2).zero_();
   const auto each = [&](const auto& part) {
     for (size_t i = 0; i < weights.size(); ++i) part(i, slots.select(0, static_cast<int64_t>(i)));
@@ -30,7 +30,8 @@ void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, const 
   const at::Tensor history = at::zeros({slots.size(0), 1}, slots.options());
   fp8_update_scales_(slots, history, 0);
   each([&](size_t i, const at::Tensor& slot) {
-    quantize_fp8_pair_(weights[i].to(compute), values[i], std::nullopt, slot);
+    const OptionalTensor across = transposed[i].numel() > 0 ? OptionalTensor(transposed[i]) : std::nullopt;
+    quantize_fp8_pair_(weights[i].to(compute), values[i], across, slot);
   });
 }
 

@@ -182,15 +182,17 @@ BenchCall fp8_linear(const BenchShape& s, at::Device device, at::ScalarType dtyp
 // All layers of a model.
 BenchCall quantize_fp8_weights(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
-  std::vector<at::Tensor> masters, values;
+  std::vector<at::Tensor> masters, values, transposed;
   for (int64_t layer = 0; layer < std::max<int64_t>(s.layers, 1); ++layer) {
     for (const auto& [out, in] : {std::pair{3 * s.width, s.width}, std::pair{s.width, s.width},
                                   std::pair{2 * s.inner, s.width}, std::pair{s.width, s.inner}}) {
       masters.push_back(random.weight(out, in).to(at::kFloat));
       values.push_back(at::empty({out, in}, masters.back().options().dtype(at::kFloat8_e4m3fn)));
+      transposed.push_back(at::empty({0}, values.back().options()));
     }
   }
-  return {{masters, values, ops::make_fp8_wide_slots(static_cast<int64_t>(masters.size()), false, device), dtype}};
+  return {{masters, values, transposed, ops::make_fp8_wide_slots(static_cast<int64_t>(masters.size()), false, device),
+           dtype}};
 }
 
 BenchCall weighted_rms_norm_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {

@@ -22,16 +22,17 @@ TEST(Fp8Linear, WeightsAllAtOnce) {
   }
   const at::Tensor weight = at::ones({16, 16}), values = at::empty({16, 16}, at::kFloat8_e4m3fn);
   expect_message(error_of([&] {
-                   quantize_fp8_weights_({weight}, {values}, at::ones({2, 8}), at::kFloat);
+                   quantize_fp8_weights_({weight}, {values}, {values}, at::ones({2, 8}), at::kFloat);
                  }),
                  {"hrm::quantize_fp8_weights_", "slots must be [1, 8]"});
   expect_message(error_of([&] {
-                   quantize_fp8_weights_({weight.t().narrow(0, 0, 8)}, {values},
+                   quantize_fp8_weights_({weight.t().narrow(0, 0, 8)}, {values}, {values},
                                          make_fp8_wide_slots(1, false, at::kCPU), at::kFloat);
                  }),
                  {"[8, 16]"});
   expect_message(error_of([&] {
-                   quantize_fp8_weights_({weight}, {values}, make_fp8_wide_slots(1, false, at::kCPU), at::kDouble);
+                   quantize_fp8_weights_({weight}, {values}, {values}, make_fp8_wide_slots(1, false, at::kCPU),
+                                         at::kDouble);
                  }),
                  {"compute must be"});
 }
@@ -47,6 +48,11 @@ TEST(Fp8Linear, ThreeProductsOfWhatTheValuesStandFor) {
       check_fp8_linear(1040, 64, 16, dtype, e5m2, at::kCPU);
     }
   }
+}
+
+TEST(Fp8Linear, WhatIsKeptAnywayIsQuantisedAgain) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    check_x_is_kept(48, 32, 64, dtype, at::kCPU);
 }
 
 TEST(Fp8Linear, CurrentScalesAreThoseOfTheTensors) {
@@ -89,8 +95,10 @@ TEST(Fp8Linear, RefusesWhatDoesNotFit) {
   expect_message(linear(c.x.narrow(0, 0, 30), c.weight, c.x_slot), {"hrm::fp8_linear", "multiples of 16", "[30, 48]"});
   expect_message(linear(c.x.narrow(1, 0, 32), c.weight, c.x_slot), {"hrm::fp8_linear", "[32, 32]", "[64, 48]"});
   expect_message(linear(c.x, c.weight, at::ones({4})), {"x_slot", "8 contiguous"});
-  expect_message(linear(c.x, {c.weight.values.t().contiguous().t(), c.weight.slot}, c.x_slot),
-                 {"weight must be contiguous", "[1, 64]"});
+  expect_message(
+      linear(c.x, {c.weight.values.view(at::kByte).t().contiguous().t().view(at::kFloat8_e4m3fn), c.weight.slot},
+             c.x_slot),
+      {"weight must be contiguous", "[1, 64]"});
   expect_message(
       error_of([&] { fp8_linear(c.x, c.weight, c.x_slot, c.grad_slot, true, c.master.clone().requires_grad_(), {}); }),
       {"hrm::fp8_linear", "grad_weight must be given"});

@@ -124,16 +124,24 @@ __global__ void __launch_bounds__(kTileThreads) norm_transposed_kernel(const Rms
   float weight[N] = {};
   if (inside) load_floats<N>(p.weight + first_column + column, weight);
   Fp8Sizes<T> sizes;  // of no use: the forward pass has told them
+  Pack<T, N> in[kEach];
+  float factor[kEach];
+  bool has[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int row = (static_cast<int>(threadIdx.x) + i * kTileThreads) / kPacks;
-    if (!inside || first_row + row >= p.rows) continue;
-    const Pack<T, N> in = load_pack<T, N>(x + (first_row + row) * p.width + first_column + column);
-    const float factor = p.rstd[first_row + row];
+    const int64_t row = first_row + (static_cast<int>(threadIdx.x) + i * kTileThreads) / kPacks;
+    has[i] = inside && row < p.rows;
+    if (!has[i]) continue;
+    in[i] = load_pack<T, N>(x + row * p.width + first_column + column);
+    factor[i] = p.rstd[row];
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (!has[i]) continue;
     Pack<T, N> y;
 #pragma unroll
-    for (int k = 0; k < N; ++k) y.value[k] = from_float<T>(to_float(in.value[k]) * factor * weight[k]);
-    tile.keep(row, column, sizes.quantize(y, scale));
+    for (int k = 0; k < N; ++k) y.value[k] = from_float<T>(to_float(in[i].value[k]) * factor[i] * weight[k]);
+    tile.keep((static_cast<int>(threadIdx.x) + i * kTileThreads) / kPacks, column, sizes.quantize(y, scale));
   }
   __syncthreads();
   tile.store_transposed<true>(static_cast<uint8_t*>(p.transposed), first_row, first_column, p.rows, p.width);

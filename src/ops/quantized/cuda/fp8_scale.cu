@@ -6,6 +6,7 @@
 #include "ops/cuda/early.cuh"
 #include "ops/quantized/cuda/fp8.cuh"
 #include "ops/quantized/cuda/fp8_sizes.cuh"
+#include "ops/quantized/cuda/fp8_tile.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -62,39 +63,47 @@ __global__ void __launch_bounds__(kThreads) raise_many_kernel(const __grid_const
   raise_amax_by_block<kThreads / 32>(p.slots + int64_t{tensor} * p.slot_pitch, size);
 }
 
-// Elements of T, rounded to R, in e4m3.
+// Elements of T, rounded to R, in e4m3: the tile of whichever matrix the block has.
 template <typename T, typename R>
-__global__ void __launch_bounds__(kThreads) quantize_weights_kernel(const __grid_constant__ QuantizeFp8Weights p) {
-  constexpr int N = 16 / sizeof(T), kAtOnce = 4;
+__global__ void __launch_bounds__(kTileThreads) quantize_weights_kernel(const __grid_constant__ QuantizeFp8Weights p) {
+  __shared__ Fp8Tile tile;
+  constexpr int N = 16 / sizeof(T), kPacks = kTileColumns / N, kEach = kTileRows * kPacks / kTileThreads;
   const int block = static_cast<int>(blockIdx.x), tensor = item_of_block(p, p.count, block);
+  const int64_t rows = p.rows[tensor], columns = p.columns[tensor];
+  const int across = static_cast<int>((columns + kTileColumns - 1) / kTileColumns), at = block - p.first_block[tensor];
+  const int64_t first_row = int64_t{at / across} * kTileRows, first_column = int64_t{at % across} * kTileColumns;
   const auto* from = static_cast<const T*>(p.from[tensor]);
-  auto* values = static_cast<uint8_t*>(p.values[tensor]);
+  auto *values = static_cast<uint8_t*>(p.values[tensor]), *transposed = static_cast<uint8_t*>(p.transposed[tensor]);
   float* const slot = p.slots + int64_t{tensor} * p.slot_pitch;
-  const int64_t begin = int64_t{block - p.first_block[tensor]} * kBlockElements;
-  const int64_t size = int64_t{p.packs[tensor]} * 16;
-  const int64_t end = begin + kBlockElements < size ? begin + kBlockElements : size;
   wait_for_earlier();
   const float scale = slot[0];
   Fp8Sizes<R> sizes;
-  for (int64_t first = begin + int64_t{threadIdx.x} * N; first < end; first += kAtOnce * kThreads * N) {
-    // All loads before the first store, behind which the compiler would not move them up.
-    Pack<T, N> in[kAtOnce];
+  // All loads before the first store, behind which the compiler would not move them up.
+  Pack<T, N> in[kEach];
+  bool has[kEach];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t at = first + i * kThreads * N;
-      if (at < end) in[i] = load_pack<T, N>(from + at);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t at = first + i * kThreads * N;
-      if (at >= end) continue;
-      Pack<R, N> rounded;
-#pragma unroll
-      for (int k = 0; k < N; ++k) rounded.value[k] = from_float<R>(to_float(in[i].value[k]));
-      store_pack(values + at, sizes.quantize(rounded, scale));
-    }
+  for (int i = 0; i < kEach; ++i) {
+    const int place = static_cast<int>(threadIdx.x) + i * kTileThreads;
+    const int64_t row = first_row + place / kPacks, column = first_column + place % kPacks * N;
+    has[i] = row < rows && column < columns;
+    if (has[i]) in[i] = load_pack<T, N>(from + row * columns + column);
   }
-  raise_amax_by_block<kThreads / 32>(slot, sizes.bits());
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (!has[i]) continue;
+    const int place = static_cast<int>(threadIdx.x) + i * kTileThreads, row = place / kPacks;
+    const int column = place % kPacks * N;
+    Pack<R, N> rounded;
+#pragma unroll
+    for (int k = 0; k < N; ++k) rounded.value[k] = from_float<R>(to_float(in[i].value[k]));
+    const Pack<uint8_t, N> out = sizes.quantize(rounded, scale);
+    store_pack(values + (first_row + row) * columns + first_column + column, out);
+    if (transposed != nullptr) tile.keep(row, column, out);
+  }
+  raise_amax_by_block<kTileThreads / 32>(slot, sizes.bits());
+  if (transposed == nullptr) return;
+  __syncthreads();
+  tile.store_transposed<true>(transposed, first_row, first_column, rows, columns);
 }
 
 __global__ void scale_kernel(const ScaleFp8Now p) {
@@ -138,19 +147,22 @@ cudaError_t launch(const RaiseManyFp8Amax& params, cudaStream_t stream) {
   });
 }
 
-void QuantizeFp8Weights::add(const void* tensor, void* to, int64_t elements) {
+void QuantizeFp8Weights::add(const void* matrix, void* to, void* across, int64_t height, int64_t width) {
   if (count == 0) first_block[0] = 0;
-  from[count] = tensor;
+  from[count] = matrix;
   values[count] = to;
-  packs[count] = static_cast<int32_t>(elements / 16);
-  first_block[count + 1] = first_block[count] + static_cast<int32_t>((elements + kBlockElements - 1) / kBlockElements);
+  transposed[count] = across;
+  rows[count] = static_cast<int32_t>(height);
+  columns[count] = static_cast<int32_t>(width);
+  const int64_t tiles = (height + kTileRows - 1) / kTileRows * ((width + kTileColumns - 1) / kTileColumns);
+  first_block[count + 1] = first_block[count] + static_cast<int32_t>(tiles);
   ++count;
 }
 
 cudaError_t launch(const QuantizeFp8Weights& params, cudaStream_t stream) {
   if (params.count == 0) return cudaSuccess;
   const auto blocks = static_cast<unsigned>(params.first_block[params.count]);
-  const auto start = [&](auto kernel) { return start_early(kernel, blocks, kThreads, 0, stream, params); };
+  const auto start = [&](auto kernel) { return start_early(kernel, blocks, kTileThreads, 0, stream, params); };
   return by_element(params.rounded, [&](auto to) {
     using R = TypeIn<decltype(to)>;
     return params.element == params.rounded ? start(&quantize_weights_kernel<R, R>)

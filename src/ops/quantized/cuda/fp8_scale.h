@@ -36,21 +36,22 @@ struct RaiseManyFp8Amax {
 };
 static_assert(sizeof(RaiseManyFp8Amax) <= 4096);
 
-constexpr int kFp8MaxWeights = 128;
+constexpr int kFp8MaxWeights = 64;
 
-// The elements of many tensors, rounded to `rounded` (as above), in e4m3 by the scale in row i of the slots. Sizes are
-// multiples of 16, and pointers are aligned to 16 bytes.
+// The elements of many matrices, rounded to `rounded` (as above), in e4m3 by the scale in row i of the slots, as they
+// stand and, where there is room for it, transposed. Sizes are multiples of 16, and pointers are aligned to 16 bytes.
 struct QuantizeFp8Weights {
   const void* from[kFp8MaxWeights];
   void* values[kFp8MaxWeights];
+  void* transposed[kFp8MaxWeights];  // or null
+  int32_t rows[kFp8MaxWeights], columns[kFp8MaxWeights];
   int32_t first_block[kFp8MaxWeights + 1];  // as above
-  int32_t packs[kFp8MaxWeights];            // of 16 elements
-  float* slots;  // whose amax is raised, too
+  float* slots;                             // whose amax is raised, too
   int32_t count, slot_pitch;
   Element element, rounded;
 
-  // count is below kFp8MaxWeights, and the tensor has an element.
-  void add(const void* tensor, void* to, int64_t elements);
+  // count is below kFp8MaxWeights, and the matrix has an element.
+  void add(const void* matrix, void* to, void* across, int64_t height, int64_t width);
 };
 static_assert(sizeof(QuantizeFp8Weights) <= 4096);
 

@@ -46,13 +46,13 @@ at::Tensor scale_now_cuda(const at::Tensor& x, const at::Tensor& slot, double ma
   return now;
 }
 
-bool fits_many(at::TensorList weights, at::TensorList values) {
+bool fits_many(at::TensorList weights, at::TensorList values, at::TensorList transposed) {
   const auto aligned = [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; };
   int64_t elements = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const at::Tensor& weight = weights[i];
     if (weight.size(0) % 16 != 0 || weight.size(1) % 16 != 0 || weight.numel() == 0 || !aligned(weight) ||
-        !aligned(values[i])) {
+        !aligned(values[i]) || (transposed[i].numel() > 0 && !aligned(transposed[i]))) {
       return false;
     }
     elements += weight.numel();
@@ -60,13 +60,13 @@ bool fits_many(at::TensorList weights, at::TensorList values) {
   return elements / 1024 < INT32_MAX;  // blocks
 }
 
-void quantize_weights_cuda(at::TensorList weights, at::TensorList values, const at::Tensor& slots,
-                           at::ScalarType compute) {
-  check_quantize_fp8_weights(weights, values, slots, compute);
+void quantize_weights_cuda(at::TensorList weights, at::TensorList values, at::TensorList transposed,
+                           const at::Tensor& slots, at::ScalarType compute) {
+  check_quantize_fp8_weights(weights, values, transposed, slots, compute);
   const c10::cuda::CUDAGuard guard(slots.device());
-  if (!cuda::use_kernel(weights[0]) || !fits_many(weights, values) ||
+  if (!cuda::use_kernel(weights[0]) || !fits_many(weights, values, transposed) ||
       (weights[0].scalar_type() != compute && weights[0].scalar_type() != at::kFloat)) {
-    return reference::quantize_fp8_weights_(weights, values, slots, compute);
+    return reference::quantize_fp8_weights_(weights, values, transposed, slots, compute);
   }
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   slots.select(1, 2).zero_();
@@ -90,7 +90,9 @@ void quantize_weights_cuda(at::TensorList weights, at::TensorList values, const 
   in_groups(cuda::kFp8MaxWeights, [&](size_t first, size_t end, float* group) {
     cuda::QuantizeFp8Weights params{};
     for (size_t i = first; i < end; ++i) {
-      params.add(weights[i].const_data_ptr(), values[i].mutable_data_ptr(), weights[i].numel());
+      void* const across = transposed[i].numel() > 0 ? transposed[i].mutable_data_ptr() : nullptr;
+      params.add(weights[i].const_data_ptr(), values[i].mutable_data_ptr(), across, weights[i].size(0),
+                 weights[i].size(1));
     }
     params.slots = group;
     params.slot_pitch = kFp8WideSlot;
