@@ -190,7 +190,8 @@ at::Tensor CausalAttention::rows_normed_add(const RmsNorm& norm, const at::Tenso
 
 at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                                         LayerCache* cache) const {
-  return o_proj_->forward_add(mix(x, pass, cache), residual);
+  // Attention keeps its result, but not the one that is put together from shared rows.
+  return o_proj_->forward_add(mix(x, pass, cache), residual, /*x_is_kept=*/!pass.shared.defined());
 }
 
 at::Tensor CausalAttention::normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
@@ -204,14 +205,15 @@ at::Tensor CausalAttention::normed_add(const RmsNorm& norm, const at::Tensor& x,
   const ops::QkvHeadOptions options = head_options(pass);
   if (!sizes_.qk_norm) {
     const Fp8Heads in = fp8_qkv_heads(x, norm, *qkv_proj_, sizes, options);
-    return o_proj_->forward_add(attend(in.heads, pass, cache), in.x);
+    return o_proj_->forward_add(attend(in.heads, pass, cache), in.x, /*x_is_kept=*/true);
   }
   const ops::NormedStream stream = fp8_normed_linear(x, norm, *qkv_proj_);
-  return o_proj_->forward_add(attend(ops::qkv_heads_(stream.y, sizes, options), pass, cache), stream.x);
+  return o_proj_->forward_add(attend(ops::qkv_heads_(stream.y, sizes, options), pass, cache), stream.x,
+                              /*x_is_kept=*/true);
 }
 
 at::Tensor CausalAttention::forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
-  return o_proj_->forward(mix(x, pass, cache));
+  return o_proj_->forward(mix(x, pass, cache), /*x_is_kept=*/!pass.shared.defined());
 }
 
 std::vector<AdaptableLinear> CausalAttention::adaptable_linears() {
@@ -238,7 +240,7 @@ at::Tensor CrossAttention::forward_add(const at::Tensor& x, const at::Tensor& re
                                        const LayerCache& memory) const {
   const at::Tensor q = split_heads(q_proj_->forward(x), sizes_.head_dim).transpose(1, 2);
   const at::Tensor mixed = grouped_attention(q, memory.keys, memory.values, {}, /*causal=*/false);
-  return o_proj_->forward_add(mixed.transpose(1, 2).flatten(-2), residual);
+  return o_proj_->forward_add(mixed.transpose(1, 2).flatten(-2), residual, /*x_is_kept=*/true);
 }
 
 }  // namespace hrm::nn

@@ -37,11 +37,16 @@ std::vector<std::string> fp8_metric_names() {
   return names;
 }
 
-Fp8Blocks::Fp8Blocks(const config::PrecisionConfig& precision, torch::nn::Module& model)
+Fp8Blocks::Fp8Blocks(const config::PrecisionConfig& precision, models::LanguageModel& model, bool keeps_copies)
     : precision_(precision),
       all_(models::token_linears(model).size()),
       with_bias_(all_ - fp8_candidates(model).size()),
-      linears_(fp8_candidates(model), options_of(precision)) {}
+      linears_(fp8_candidates(model), options_of(precision)) {
+  if (keeps_copies) return;
+  std::vector<nn::Linear*> layers;
+  for (const nn::NamedLinear& layer : linears_.layers()) layers.push_back(layer.linear);
+  model.parameter_set().cast_when_read(layers);
+}
 
 void Fp8Blocks::begin_step(int64_t step) {
   const nn::Fp8Mode before = linears_.mode();

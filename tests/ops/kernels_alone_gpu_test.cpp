@@ -122,6 +122,7 @@ TEST(KernelsAloneGpu, Fp8Block) {
       const Fp8Normed normed = weighted_rms_norm_fp8(x, weight, 1e-5, slot, true);
       bytes(normed.y, out);
       out.push_back(normed.rstd);
+      out.push_back(weighted_rms_norm_transposed_fp8(x, weight, normed.rstd, slot).view(at::kByte));
       bytes(swiglu_fp8(gate_up, slot), out);
       const Fp8SwigluGradient gates = swiglu_backward_fp8(x, gate_up, grad_slot, true, slot, true, true);
       bytes(gates.gate_up, out);
@@ -129,7 +130,7 @@ TEST(KernelsAloneGpu, Fp8Block) {
       bytes(qkv_heads_backward_fp8(q, q, q, angle.cos(), angle.sin(), grad_slot, true, true), out);
       bytes(fp8_pair(x, grad_slot, true, true, 0), out);
       const Fp8Swiglu whole =
-          fp8_linear_swiglu({normed.y.values, {}, slot}, {weight8, {}, slot}, slot, at::kBFloat16);  // 2 x 128 wide
+          fp8_linear_swiglu({normed.y.values, {}, slot}, {weight8, slot}, slot, at::kBFloat16);  // 2 x 128 wide
       bytes(whole.act, out);
       out.push_back(whole.gate_up);
       return out;

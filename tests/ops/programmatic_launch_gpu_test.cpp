@@ -207,6 +207,8 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     slots.select(1, 2).zero_();
     const Fp8Normed first = weighted_rms_norm_fp8(x, ones, kEps, slot(0), true);
     between();
+    const at::Tensor again = weighted_rms_norm_transposed_fp8(x, ones, first.rstd, slot(0));
+    between();
     const at::Tensor qkv = fp8_product(first.y.values, weights[0].values, slot(0), weights[0].slot, dtype);
     between();
     const std::vector<at::Tensor> heads = qkv.view({1, rows, 3, kHeads, kWidth / kHeads}).unbind(2);
@@ -216,7 +218,7 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     between();
     const Fp8Normed second = weighted_rms_norm_fp8(h, ones, kEps, slot(1), true);
     between();
-    const Fp8Copies gate_up_weight{weights[1].values, weights[1].transposed, weights[1].slot};
+    const Fp8Weight gate_up_weight{weights[1].values, weights[1].slot};
     const Fp8Swiglu whole = fp8_linear_swiglu(second.y, gate_up_weight, slot(2), dtype);
     between();
     const at::Tensor gate_up = fp8_product(second.y.values, weights[1].values, slot(1), weights[1].slot, dtype);
@@ -235,8 +237,14 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     fp8_accumulate_(sums, gates.gate_up.transposed, second.y.transposed, slot(5), slot(1));
     between();
     const auto bytes = [](const at::Tensor& t) { return t.view(at::kByte); };
-    return {
-        h, y, bytes(first.y.transposed), bytes(grad_qkv.transposed), bytes(gates.act_transposed), sums, slots.clone()};
+    return {h,
+            y,
+            bytes(first.y.transposed),
+            bytes(again),
+            bytes(grad_qkv.transposed),
+            bytes(gates.act_transposed),
+            sums,
+            slots.clone()};
   };
 }
 

@@ -31,6 +31,9 @@ std::tuple<at::Tensor, at::Tensor> quantize_fp8_rows(const at::Tensor& x,
 // `out` may not overlap `values`.
 void transpose_fp8_(const at::Tensor& out, const at::Tensor& ones, const at::Tensor& values);
 
+// The same as a new tensor. values: any e4m3 matrix, contiguous.
+at::Tensor transposed_fp8(const at::Tensor& values);
+
 // a (m, k) @ b (n, k)^T, Float8_e4m3fn, times a_scales (m) and b_scales (n) float32 (+ residual (m, n), of `dtype`) as
 // (m, n) of `dtype`: float32, bfloat16 or float16 (float64 on the CPU). All but residual contiguous.
 //

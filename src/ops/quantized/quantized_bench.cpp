@@ -154,7 +154,7 @@ BenchCall fp8_update_scales(const BenchShape& s, at::Device device, at::ScalarTy
 
 // The gate_up projection of a training step.
 struct Fp8Training {
-  at::Tensor x, x8, x_t, weight, weight_t, grad8, grad_t, slot, grad_slot;
+  at::Tensor x, x8, x_t, weight, grad8, grad_t, slot, grad_slot;
 
   Fp8Training(const BenchShape& s, at::Device device, at::ScalarType dtype) {
     const Random random{device, dtype};
@@ -162,7 +162,7 @@ struct Fp8Training {
     grad_slot = ops::make_fp8_wide_slots(1, true, device).select(0, 0);
     x = random.activations({s.rows() / 16 * 16, s.width});
     std::tie(x8, x_t) = ops::quantize_fp8_pair(x, slot, false);
-    std::tie(weight, weight_t) = ops::quantize_fp8_pair(random.weight(2 * s.inner, s.width), slot, false);
+    weight = std::get<0>(ops::quantize_fp8_pair(random.weight(2 * s.inner, s.width), slot, false));
     std::tie(grad8, grad_t) = ops::quantize_fp8_pair(random.activations({x.size(0), 2 * s.inner}), grad_slot, true);
   }
 };
@@ -185,28 +185,35 @@ BenchCall fp8_accumulate(const BenchShape& s, at::Device device, at::ScalarType 
 
 BenchCall fp8_linear(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
-  return {{in.x, in.weight, in.weight_t, in.slot, in.slot, in.grad_slot, true, in.weight, c10::IValue(), c10::IValue()},
+  return {{in.x, in.weight, in.slot, in.slot, in.grad_slot, true, in.weight, c10::IValue(), c10::IValue()},
           product_flops(in.x.size(0), s.width, 2 * s.inner)};
 }
 
 // All layers of a model.
 BenchCall quantize_fp8_weights(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
-  std::vector<at::Tensor> weights, values, transposed;
+  std::vector<at::Tensor> masters, values, transposed;
   for (int64_t layer = 0; layer < std::max<int64_t>(s.layers, 1); ++layer) {
     for (const auto& [out, in] : {std::pair{3 * s.width, s.width}, std::pair{s.width, s.width},
                                   std::pair{2 * s.inner, s.width}, std::pair{s.width, s.inner}}) {
-      weights.push_back(random.weight(out, in));
-      values.push_back(at::empty({out, in}, weights.back().options().dtype(at::kFloat8_e4m3fn)));
-      transposed.push_back(at::empty({in, out}, values.back().options()));
+      masters.push_back(random.weight(out, in).to(at::kFloat));
+      values.push_back(at::empty({out, in}, masters.back().options().dtype(at::kFloat8_e4m3fn)));
+      transposed.push_back(at::empty({0}, values.back().options()));
     }
   }
-  return {{weights, values, transposed, ops::make_fp8_wide_slots(static_cast<int64_t>(weights.size()), false, device)}};
+  return {{masters, values, transposed, ops::make_fp8_wide_slots(static_cast<int64_t>(masters.size()), false, device),
+           dtype}};
 }
 
 BenchCall weighted_rms_norm_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
   return {{in.x, at::ones({s.width}, at::device(device)), 1e-5, in.slot, true}};
+}
+
+BenchCall weighted_rms_norm_transposed_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  const auto wide = at::device(device).dtype(at::kFloat);
+  return {{in.x, at::ones({s.width}, wide), at::ones({in.x.size(0)}, wide), in.slot}};
 }
 
 // gate_up of the rows, as a training step has them.
@@ -308,6 +315,7 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::fp8_linear", fp8_linear},
       {"hrm::quantize_fp8_weights_", quantize_fp8_weights},
       {"hrm::weighted_rms_norm_fp8", weighted_rms_norm_fp8},
+      {"hrm::weighted_rms_norm_transposed_fp8", weighted_rms_norm_transposed_fp8},
       {"hrm::fp8_linear_swiglu", fp8_linear_swiglu},
       {"hrm::swiglu_fp8", swiglu_fp8},
       {"hrm::swiglu_backward_fp8", swiglu_backward_fp8},

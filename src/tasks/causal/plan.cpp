@@ -263,9 +263,14 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
   add(PolychromicKind::diversity, shares.diversity);
   add(PolychromicKind::rewards, shares.rewards);
   const bool measures = plan.samples_for_diversity || (plan.grpo_from > 0 && rewards_need_diversity(config.grpo));
-  int64_t fp8 = 0;
+  int64_t fp8 = 0, fp8_transposed = 0, largest_fp8 = 0;
   if (in_fp8(config)) {
-    for (const nn::NamedLinear& layer : fp8_layers(*lm.model, config.precision)) fp8 += layer.linear->weight().numel();
+    for (const nn::NamedLinear& layer : fp8_layers(*lm.model, config.precision)) {
+      const int64_t values = layer.linear->weight().numel();
+      fp8 += values;
+      if (values < nn::kFp8WideWeight) fp8_transposed += values;
+      largest_fp8 = std::max(largest_fp8, values);
+    }
   }
   const std::vector<std::string> of_steps = in_fp8(config) ? fp8_metric_names() : std::vector<std::string>();
   return {.model = lm.model,
@@ -275,6 +280,9 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
           .group_defaults = causal_group_defaults(),
           .flops_per_sample = 2 * matrix_elements_ * tokens / number(plan.micro_rows),
           .fp8_parameters = fp8,
+          .fp8_transposed = fp8_transposed,
+          .largest_fp8 = largest_fp8,
+          .fp8_copies = plan.most_samples() > 0,
           .metric_sums = static_cast<int64_t>(PolychromicMetrics(plan, rewards, measures, of_steps).names().size())};
 }
 
