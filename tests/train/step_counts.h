@@ -39,12 +39,20 @@ inline std::string changed_counts(const Counts& before, const Counts& now, doubl
   return text;
 }
 
+inline std::string counts_file() {
+  return test::source_dir() + "/tests/train/step_counts.json";
+}
+
+inline bool is_recorded(const std::string& work) {
+  std::ifstream in(counts_file());
+  return in && Counts::parse(in)["works"].contains(work);
+}
+
 // Fails where `now` differs from what is recorded for `work`. With HRM_RENEW_COUNTS it is recorded instead, with the
 // variable's text as the reason. `program`: the test's, for the sentence.
 inline void expect_recorded(const std::string& work, const Counts& now, const std::string& program,
                             double tolerance = 0) {
-  const std::string file = test::source_dir() + "/tests/train/step_counts.json";
-  std::ifstream in(file);
+  std::ifstream in(counts_file());
   Counts all =
       in ? Counts::parse(in) : Counts{{"torch", ""}, {"changes", Counts::array()}, {"works", Counts::object()}};
   const Counts before = all["works"].contains(work) ? all["works"][work] : Counts();
@@ -65,7 +73,7 @@ inline void expect_recorded(const std::string& work, const Counts& now, const st
   Counts& changes = all["changes"];
   if (changes.empty() || changes.back()["reason"] != reason) changes.push_back({{"reason", reason}});
   changes.back()[work] = change;
-  write_text_atomic(file, all.dump(1) + "\n");
+  write_text_atomic(counts_file(), all.dump(1) + "\n");
 }
 
 }  // namespace hrm::testing
