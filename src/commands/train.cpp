@@ -15,10 +15,12 @@
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/parallel/gathered_state.h"
 #include "hrm/runtime/device.h"
+#include "hrm/runtime/gpu_health.h"
 #include "hrm/tasks/registry.h"
 #include "hrm/train/signals.h"
 #include "hrm/train/trainer.h"
 #include "train/ranks.h"
+#include "train/run_events.h"
 #include "train/run_folder.h"
 
 namespace hrm::commands {
@@ -216,7 +218,8 @@ config::LoadedConfig with_kept_settings(config::LoadedConfig loaded, const Start
 // Trains from the run's last checkpoint, or from where `rewind` says, which becomes where to continue if the outcome is
 // Outcome::rewind.
 train::Outcome train_from(const TrainOptions& options, const config::LoadedConfig& asked, train::Ranks& ranks,
-                          const Runtime& runtime, const fs::path& run_dir, std::optional<Rewind>& rewind) {
+                          const Runtime& runtime, const fs::path& run_dir, GpuHealth* health, train::RunEvents& events,
+                          std::optional<Rewind>& rewind) {
   parallel::Comm& comm = *ranks.comm;
   const Start start = rewind ? rewind->start : choose_start(options, run_dir, comm);
   const config::LoadedConfig loaded = with_kept_settings(asked, start);
@@ -225,6 +228,7 @@ train::Outcome train_from(const TrainOptions& options, const config::LoadedConfi
   tasks::Task& task = *owned;
   train::Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
   trainer.set_watchdog(ranks.watchdog.get());
+  trainer.set_gpu_health(health);
   if (rewind) {
     resume(trainer, task, loaded, rewind->start, /*accept_data_change=*/true);  // looked at when the process began
     trainer.skip_after_rewind(rewind->spike_step, rewind->rewinds);
@@ -257,12 +261,17 @@ train::Outcome train_from(const TrainOptions& options, const config::LoadedConfi
     const bool early = trainer.step() < trainer.total_steps();
     log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(), " steps are done; set ",
               early ? "train.early_stop_evals" : "train.steps", " higher to continue");
-    return train::Outcome::finished;
+    return train::Outcome::finished;  // and was so before: no event
   }
+  events.trains(trainer);
   while (true) {
     const train::Outcome outcome = trainer.run();
     if (outcome == train::Outcome::finished) {
       log::info("finished ", trainer.step(), " steps; checkpoints are in ", (run_dir / "checkpoints").string());
+      events.tell(train::RunEvent::finished, ExitCode::done, cat("finished ", trainer.step(), " steps"));
+    }
+    if (outcome == train::Outcome::stopped) {
+      events.tell(train::RunEvent::stopped, ExitCode::stopped, trainer.stop_text());
     }
     if (outcome != train::Outcome::rewind) return outcome;
     rewind = choose_rewind(config.train, trainer, run_dir, comm);
@@ -278,11 +287,19 @@ int train(const TrainOptions& options, const config::LoadedConfig& loaded, train
   std::optional<train::RunLock> lock;
   if (ranks.comm->main()) lock.emplace(run_dir);
   open_log(run_dir, *ranks.comm);
+  const auto events = std::make_shared<train::RunEvents>(config.run, run_dir, ranks.comm->main(), ranks.watchdog.get());
+  ranks.on_failure = [events, rank = ranks.launch.rank](const parallel::Failure& failure) {
+    events->tell_failure(failure, rank);
+  };
+  if (ranks.watchdog) ranks.watchdog->set_before_leaving(ranks.on_failure);
   const Runtime runtime = train::start_device(ranks, config);
   train::install_signal_handlers();
+  const std::unique_ptr<GpuHealth> health = watch_gpu(runtime.device, config.profiling.gpu_health_s);
   std::optional<Rewind> rewind;
   train::Outcome outcome = train::Outcome::rewind;
-  while (outcome == train::Outcome::rewind) outcome = train_from(options, loaded, ranks, runtime, run_dir, rewind);
+  while (outcome == train::Outcome::rewind) {
+    outcome = train_from(options, loaded, ranks, runtime, run_dir, health.get(), *events, rewind);
+  }
   return static_cast<int>(outcome == train::Outcome::stopped ? ExitCode::stopped : ExitCode::done);
 }
 

@@ -84,17 +84,18 @@ std::string heartbeat_key(int rank) {
   return cat("watchdog/", rank);
 }
 
-// "2 7 he said why".
+// "2 7 0 he said why"; the third is 1 when all are stuck.
 std::string text_of_failure(const Failure& failure) {
-  return cat(failure.rank, ' ', static_cast<int>(failure.code), ' ', failure.sentence);
+  return cat(failure.rank, ' ', static_cast<int>(failure.code), ' ', failure.stuck ? 1 : 0, ' ', failure.sentence);
 }
 
 Failure failure_of(const std::string& text) {
   std::istringstream in(text);
   Failure failure{-1, ""};
-  int code = 0;
+  int code = 0, stuck = 0;
   std::string sentence;
-  in >> failure.rank >> code;
+  in >> failure.rank >> code >> stuck;
+  failure.stuck = stuck == 1;
   std::getline(in >> std::ws, sentence);
   failure.sentence = printable(sentence);
   failure.code = code > 0 ? static_cast<ExitCode>(code) : ExitCode::rank_failed;
@@ -148,6 +149,7 @@ struct Watchdog::State {
   bool hanging = false;        // or hangs in the store and is left to itself
   std::optional<Failure> failure;
   std::function<std::string()> report;
+  std::function<void(const Failure&)> before_leaving;
   std::atomic<int64_t> progress{0};  // of the exchange thread
 
   bool asked() const { return stopping || own.has_value(); }
@@ -267,7 +269,9 @@ struct Watchdog::State {
 
   std::optional<Failure> judge() {
     if (auto gone = judge_gone()) return gone;
-    return options.stuck_s > 0 && static_cast<int>(peers.size()) == ranks ? judge_stuck() : std::nullopt;
+    auto stuck = options.stuck_s > 0 && static_cast<int>(peers.size()) == ranks ? judge_stuck() : std::nullopt;
+    if (stuck) stuck->stuck = true;
+    return stuck;
   }
 
   std::optional<Failure> judge_gone() {
@@ -411,6 +415,11 @@ void Watchdog::set_report(std::function<std::string()> report) {
   state_->report = std::move(report);
 }
 
+void Watchdog::set_before_leaving(std::function<void(const Failure&)> call) {
+  std::lock_guard lock(state_->mutex);
+  state_->before_leaving = std::move(call);
+}
+
 void Watchdog::suspect() {
   state_->suspicious.store(true);
 }
@@ -451,6 +460,13 @@ void Watchdog::stop() {
 }
 
 void Watchdog::leave(const Failure& failure) {
+  std::function<void(const Failure&)> before;
+  {
+    // Nobody holds it for long.
+    std::lock_guard lock(state_->mutex);
+    before = state_->before_leaving;
+  }
+  if (before) before(failure);
   // What follows may hang, in a lock of the training thread or in a pipe that nobody reads. Or it may crash, in a
   // corrupt stack.
   constexpr unsigned limit_s = 5;

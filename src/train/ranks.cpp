@@ -30,7 +30,9 @@ namespace {
 
 Ranks meet(const parallel::Launch& launch, const config::Config& all, const parallel::JobName& job) {
   const config::ParallelConfig& config = all.parallel;
-  Ranks ranks{launch, nullptr, parallel::make_single_comm(), nullptr, nullptr};
+  Ranks ranks;
+  ranks.launch = launch;
+  ranks.comm = parallel::make_single_comm();
   const auto timeout_s = static_cast<double>(config.timeout_s);
   const double stuck_s = all.train.stuck_after_s;
   if (launch.ranks == 1) {
@@ -74,6 +76,7 @@ Ranks meet(const parallel::Launch& launch, const config::Config& all, const para
     log::error("rank ", ranks.launch.rank, " leaves: ", failure.sentence);
     code = failure.code;
   }
+  if (ranks.on_failure) ranks.on_failure({failure.rank, failure.sentence, code, failure.stuck});
   std::cout.flush();
   std::fflush(nullptr);
   _exit(static_cast<int>(code));
@@ -120,15 +123,18 @@ int run_as_ranks(const parallel::Launch& launch, const config::Config& config, c
     restart_for_allocator(config.runtime);
   }
   Ranks ranks = meet(launch, config, job);
-  if (ranks.comm->alone()) return body(ranks);
   try {
     const int code = body(ranks);
+    if (ranks.comm->alone()) return code;
     ranks.comm->barrier();  // rank 0 keeps the store: it leaves when all are done
     ranks.neighbour->part();
     ranks.watchdog->stop();
     return code;
   } catch (...) {
-    leave_others(ranks, describe_exception(std::current_exception()));
+    const Described error = describe_exception(std::current_exception());
+    if (!ranks.comm->alone()) leave_others(ranks, error);
+    if (ranks.on_failure) ranks.on_failure({0, error.sentence, error.code, /*stuck=*/false});
+    throw;
   }
 }
 

@@ -22,6 +22,8 @@ struct Ranks {
   std::unique_ptr<parallel::Watchdog> watchdog;         // null with one rank and train.stuck_after_s = 0
   std::unique_ptr<parallel::NeighbourWatch> neighbour;  // null with one rank
   double heartbeat_s = 0;
+  // What the body wants to do when it ends by an error, given as all ranks report it; empty: nothing.
+  std::function<void(const parallel::Failure&)> on_failure;
 };
 
 // Meets the others, runs `body`, and leaves together with them. Returns its exit code when all ranks have reached the

@@ -179,7 +179,8 @@ Outcome Trainer::stop(const std::string& why) {
   finish_saving(kPatienceAtStop);
   traces_->finish();
   log::progress_done();
-  log::info("stopped at step ", step_, " of ", total_steps_, " (", why, "); start it again to resume");
+  stop_text_ = cat("stopped at step ", step_, " of ", total_steps_, " (", why, ")");
+  log::info(stop_text_, "; start it again to resume");
   return Outcome::stopped;
 }
 

@@ -94,6 +94,8 @@ void Trainer::write_window(int64_t step) {
   line.emplace_back("perf/memory_peak_bytes", static_cast<double>(memory.allocated_peak));
   line.emplace_back("perf/memory_reserved_bytes", static_cast<double>(memory.reserved));
   line.emplace_back("perf/memory_fragmentation", memory.fragmentation());
+  const GpuHealth::Values health = gpu_health_ != nullptr ? gpu_health_->take() : GpuHealth::Values();
+  for (const auto& [key, value] : health) line.emplace_back("perf/gpu/" + key, value);
   log_.write(step, line);
 
   std::ostringstream text;
@@ -102,6 +104,7 @@ void Trainer::write_window(int64_t step) {
   text << static_cast<int64_t>(samples_per_s) << " samples/s | wait " << static_cast<int64_t>(times.data_wait_ms + 0.5)
        << " ms | ";
   if (std::isfinite(mfu)) text << "MFU " << static_cast<int64_t>(mfu * 100 + 0.5) << " % | ";
+  if (!health.empty()) text << "GPU " << GpuHealth::text(health) << " | ";
   text << "eta " << human_seconds(times.step_s * static_cast<double>(total_steps_ - step));
   // A benchmark's end is not that of the run.
   if (!run_dir_.empty() && comm_->main()) log::progress(text.str());

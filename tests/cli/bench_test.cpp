@@ -64,6 +64,8 @@ TEST(BenchStep, TimesAndTableAndNothingLeftBehind) {
   EXPECT_GE(out.at("step_ms").at("max"), out.at("step_ms").at("median"));
   EXPECT_NEAR(out.at("samples_per_s").get<double>(), 4e3 / out.at("step_ms").at("median").get<double>(), 1e-6);
   EXPECT_GT(out.at("memory").at("host_resident_peak_bytes"), 0);
+  EXPECT_GT(out.at("counts").at("calls"), 100);
+  EXPECT_GT(out.at("counts").at("bytes"), out.at("counts").at("peak_bytes"));
   const json& groups = out.at("profile").at("groups");
   double share = 0;
   for (const json& group : groups) share += group.at("share").get<double>();

@@ -147,6 +147,7 @@ class WatchdogTest : public testing::Test {
       SCOPED_TRACE("rank " + std::to_string(observer));
       const Failure failure = reports(observer).first(std::max(seconds - seconds_since(start), 0.0));
       EXPECT_EQ(failure.rank, rank) << failure.sentence;
+      EXPECT_EQ(failure.stuck, failure.sentence.find("stuck") != std::string::npos) << failure.sentence;
       for (const std::string& part : parts) {
         EXPECT_NE(failure.sentence.find(part), std::string::npos) << "'" << part << "' is not in: " << failure.sentence;
       }
@@ -371,6 +372,7 @@ TEST(Watchdog, OneRankAloneIsStuck) {
   const Failure failure = reports.first(slack_s);
   EXPECT_EQ(failure.rank, 0);
   EXPECT_EQ(failure.code, ExitCode::rank_failed);
+  EXPECT_TRUE(failure.stuck);
   EXPECT_NE(failure.sentence.find("stuck at step 7 (step): it has not moved for 0.50 s"), std::string::npos)
       << failure.sentence;
 }

@@ -580,6 +580,9 @@ if sys.argv[1] == "export":
 if sys.argv[1] == "eval":
     print(json.dumps({"loss": EVALUATION, "seconds": os.getpid()}))
     sys.exit(0)
+if sys.argv[1] == "bench":
+    pathlib.Path(sys.argv[-1]).write_text(json.dumps({"counts": {"calls": COUNT}} if COUNT else {}))
+    sys.exit(0)
 folder = next(word[8:] for word in sys.argv if word.startswith("run.dir="))
 step = pathlib.Path(folder, "run/checkpoints/step-8")
 step.mkdir(parents=True)
@@ -589,19 +592,20 @@ head = json.dumps({"__metadata__": {"pid": str(os.getpid())}, "w": {"dtype": "U8
 sys.exit(CODE)
 """
 
-    def compare(self, loss=1, weight=2, code=0, evaluation=3, export=4, shape="[1]"):
+    def compare(self, loss=1, weight=2, code=0, evaluation=3, export=4, shape="[1]", count=5, words=()):
         with tempfile.TemporaryDirectory() as folder:
             programs = []
-            for name, values in (("old", (1, 2, 0, 3, 4, "[1]")), ("new", (loss, weight, code, evaluation, export, shape))):
+            news = (loss, weight, code, evaluation, export, shape, count)
+            for name, values in (("old", (1, 2, 0, 3, 4, "[1]", 5)), ("new", news)):
                 text = self.PROGRAM
-                for word, value in zip(("LOSS", "WEIGHT", "CODE", "EVALUATION", "EXPORT", "SHAPE"), values):
+                for word, value in zip(("LOSS", "WEIGHT", "CODE", "EVALUATION", "EXPORT", "SHAPE", "COUNT"), values):
                     text = text.replace(word, str(value))
                 file = pathlib.Path(folder, name)
                 file.write_text(text)
                 file.chmod(0o755)
                 programs.append(file)
             done = subprocess.run([ROOT / "scripts/same_results", "--old", programs[0], "--new", programs[1],
-                                   "configs/puzzle/trm_att_sudoku17.json"], capture_output=True, text=True)
+                                   *words, "configs/puzzle/trm_att_sudoku17.json"], capture_output=True, text=True)
             return done.returncode, done.stdout + done.stderr
 
     def test_metrics_and_tensors(self):
@@ -616,6 +620,11 @@ sys.exit(CODE)
         self.assertEqual((code, "1 of 7 differ, the first is evaluation: loss" in said), (1, True), said)
         code, said = self.compare(export=5)
         self.assertEqual((code, "3 of 7 differ, the first is export pt" in said), (1, True), said)
+        self.assertEqual(self.compare(count=6)[0], 0)
+        code, said = self.compare(count=6, words=["--counts"])
+        self.assertEqual((code, "1 of 8 differ, the first is counts: calls" in said), (1, True), said)
+        code, said = self.compare(count=0, words=["--counts"])
+        self.assertEqual((code, "leave --counts out" in said), (1, True), said)
         code, said = self.compare(code=6)
         self.assertEqual((code, "ended with 6" in said), (1, True), said)
 

@@ -32,6 +32,7 @@ struct RunConfig {
   std::string dir = "runs";
   int64_t seed = 0;
   bool group_readable = false;
+  std::string on_event = "";
 
   template <class F>
   static void describe(F&& f) {
@@ -39,6 +40,9 @@ struct RunConfig {
     f("dir", &RunConfig::dir, PathText{}, "", "folder that holds all runs");
     f("group_readable", &RunConfig::group_readable, Flag{}, "",
       "let the user's group read what the run writes; false = only the user can (mode 0700)");
+    f("on_event", &RunConfig::on_event, AnyText{}, "",
+      "run this shell command when a training has finished, stopped, diverged, is stuck or failed. It gets the event "
+      "as JSON on standard input, and 10 s; a failure is a warning in the log. Empty = nothing");
     f("seed", &RunConfig::seed, IntRange{0}, "", "seeds initialisation, sample order, augmentation and exploration",
       Resume::fixed);
   }

@@ -276,6 +276,7 @@ struct ProfilingConfig {
   bool trace_memory = false;
   bool trace_stacks = false;
   bool nsight_window = false;
+  double gpu_health_s = 1;
 
   template <class F>
   static void describe(F&& f) {
@@ -300,6 +301,10 @@ struct ProfilingConfig {
       kTrace);
     f("nsight_window", &ProfilingConfig::nsight_window, Flag{}, "",
       "tell Nsight where these steps begin and end instead of recording a trace; scripts/capture_nsight.py sets it");
+    f("gpu_health_s", &ProfilingConfig::gpu_health_s, RealRange{0, 3600}, "s",
+      "ask the driver (NVML) this often for utilisation, power, clocks, temperature, memory and traffic of the GPU, "
+      "for "
+      "perf/gpu/... and a warning when heat or a power brake throttles the clocks; 0 = never");
   }
 };
 

@@ -29,6 +29,7 @@ struct Failure {
   // The code that all ranks end with: that of the rank at fault if it gave one. So a launcher does not restart what
   // will fail again.
   ExitCode code = ExitCode::rank_failed;
+  bool stuck = false;  // all ranks are alive, and none moves
 };
 
 // Every rank makes one, within timeout_s of each other and after they have met. A rank is gone when its heartbeats have
@@ -57,6 +58,9 @@ class Watchdog {
   // What leave() logs beside the stack, such as the collective that a GPU is in. Called from any thread, must not wait.
   void set_report(std::function<std::string()> report);
 
+  // Called by leave() first of all, before its own time counts; must end in bounded time, and not throw.
+  void set_before_leaving(std::function<void(const Failure&)> call);
+
   // A connection to another rank has broken, without telling which rank. From now on a rank without a heartbeat for two
   // and a half intervals is gone, before timeout_s. on_failure follows within a few heartbeats if there is one.
   void suspect();
@@ -75,7 +79,7 @@ class Watchdog {
 
   // For a failure while the training thread hangs in a collective. Logs the failure and the training thread's stack,
   // and ends the process with the failure's code, without destructors (those of NCCL and Gloo may hang). Takes at most
-  // a few seconds. From any thread.
+  // a few seconds, and those of set_before_leaving. From any thread.
   [[noreturn]] void leave(const Failure& failure);
 
  private:

@@ -19,6 +19,7 @@
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/device.h"
+#include "hrm/runtime/gpu_health.h"
 #include "hrm/runtime/loss_scaler.h"
 #include "hrm/tasks/task.h"
 #include "hrm/train/run_log.h"
@@ -48,6 +49,9 @@ class Trainer : public Stateful {
 
   // Whom run() tells what it does; must live as long. Null: nobody.
   void set_watchdog(parallel::Watchdog* watchdog) { watchdog_ = watchdog; }
+
+  // Whose values join the lines of metrics; must live as long. Null: none.
+  void set_gpu_health(GpuHealth* health) { gpu_health_ = health; }
 
   // Resumes from a checkpoint of this run; call before run(). `info`: the checkpoint's info. Its digests (of training
   // data and of the next batch) must equal the current ones: otherwise Error(data). `accept_data_change` accepts other
@@ -91,6 +95,9 @@ class Trainer : public Stateful {
 
   // Where gradients are and travel.
   const parallel::GradientReducer& reducer() const { return *reducer_; }
+
+  // After Outcome::stopped: "stopped at step 7 of 8 (SIGTERM)".
+  const std::string& stop_text() const { return stop_text_; }
 
   int64_t total_steps() const { return total_steps_; }
   int64_t step() const { return step_; }
@@ -137,6 +144,7 @@ class Trainer : public Stateful {
   std::unique_ptr<parallel::GradientReducer> reducer_;
   std::unique_ptr<parallel::ParameterShards> shards_;  // with parallel.zero and several ranks; has the Ema then
   parallel::Watchdog* watchdog_ = nullptr;
+  GpuHealth* gpu_health_ = nullptr;
   std::unique_ptr<LossScaler> scaler_;  // with fp16 alone
   std::unique_ptr<StepGuard> guard_;
   std::unique_ptr<EarlyStop> early_stop_;
@@ -170,6 +178,7 @@ class Trainer : public Stateful {
   parallel::SlowRanks slow_ranks_;
   CapturedStep captured_;
   AsyncReader reader_;
+  std::string stop_text_;
   int64_t last_saved_step_ = -1;
   int64_t nonfinite_in_a_row_ = 0;  // as far as the host knows
   int64_t spike_step_ = -1;

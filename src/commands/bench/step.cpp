@@ -24,6 +24,7 @@
 #include "hrm/ops/start.h"
 #include "hrm/runtime/memory.h"
 #include "hrm/runtime/profiler.h"
+#include "hrm/runtime/work_counts.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/registry.h"
 #include "hrm/train/trainer.h"
@@ -157,6 +158,12 @@ void print_step(const Json& json, std::ostream& out) {
                                       flops_text(json["peak_flops_assumed"].get<double>()))));
   row("data wait", metrics::fixed(json["data_wait_ms"], 2) + " ms per step");
   row("memory", json["memory_text"].get<std::string>());
+  if (json.contains("counts")) {
+    const Json& counts = json["counts"];
+    row("counts", cat(counts["calls"].get<int64_t>(), " operations, ", counts["allocations"].get<int64_t>(),
+                      " allocations of ", human_bytes(counts["bytes"].get<uint64_t>()), ", ",
+                      human_bytes(counts["peak_bytes"].get<uint64_t>()), " at most, asked for in a step"));
+  }
   print_profile(json, out, "step");
 }
 
@@ -165,6 +172,17 @@ bool agreed(parallel::Comm& comm, bool answer) {
   const at::Tensor value = at::full({1}, answer ? 1 : 0, at::kLong);
   comm.broadcast(value, /*root=*/0);
   return value.item<int64_t>() != 0;
+}
+
+// Of one step; those of a replay are what the host does beside it.
+Json count_step(train::Trainer& trainer, at::Device device) {
+  const WorkCounter counter(device);
+  trainer.run_steps(1);
+  const WorkCounts counts = counter.counts();
+  return {{"calls", counts.calls},
+          {"allocations", counts.allocations},
+          {"bytes", counts.bytes},
+          {"peak_bytes", counts.peak_bytes}};
 }
 
 int bench_step(const BenchStepOptions& options, const config::LoadedConfig& loaded, train::Ranks& ranks,
@@ -236,6 +254,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
     trainer.run_steps(options.profile_steps);
     json["profile"] = profile_json(trace.profile(), options.profile_steps, "step");
   }
+  if (options.profile_steps > 0) json["counts"] = count_step(trainer, runtime.device);
   log::progress_done();
   synchronize(runtime.device);
   if (comm.main()) take(json);
