@@ -7,10 +7,11 @@
 
 namespace hrm::train {
 
-TraceWindow::TraceWindow(const config::ProfilingConfig& config, at::Device device, std::filesystem::path file)
-    : config_(config), device_(device), file_(std::move(file)) {}
+TraceWindow::TraceWindow(const config::ProfilingConfig& config, at::Device device, std::filesystem::path file,
+                         TraceInfo rank)
+    : config_(config), device_(device), file_(std::move(file)), rank_(std::move(rank)) {}
 
-bool TraceWindow::before_step() {
+bool TraceWindow::before_step(int64_t step) {
   if (!config_.trace && !config_.nsight_window) return true;
   const int64_t done = steps_++;
   if (done == config_.trace_after + config_.trace_steps) {
@@ -25,6 +26,7 @@ bool TraceWindow::before_step() {
     }
     open_ = true;
   }
+  if (trace_) trace_->begin_step(step);
   return true;
 }
 
@@ -34,7 +36,7 @@ void TraceWindow::finish() {
     nsight_window_end(device_);
     return;
   }
-  trace_->finish(file_);
+  trace_->finish(file_, rank_);
   trace_.reset();
   log::info("traced ", std::min(steps_ - config_.trace_after, config_.trace_steps), " steps: ", file_.string());
 }
