@@ -4,10 +4,12 @@ library is used."""
 import collections
 import csv
 import dataclasses
+import gzip
 import json
 import pathlib
 import re
 import sqlite3
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -87,20 +89,36 @@ def without_overlap(events):
     return out
 
 
-def chrome_events(file):
-    """The events with a duration of a trace.json of `profiling.trace`, as they stand there."""
-    existing(file)
+def is_trace(file):
+    return pathlib.Path(file).name.endswith((".json", ".json.gz"))
+
+
+def load_trace(file):
+    """All of a trace of `profiling.trace`: trace_rank_N.json.gz, or a trace.json of an earlier version."""
+    data = existing(file).read_bytes()
     try:
-        events = json.loads(pathlib.Path(file).read_text(encoding="utf-8"))["traceEvents"]
-        return [e for e in events if e.get("ph") == "X" and "dur" in e]
-    except AttributeError:
-        raise BadProfile(f"'{file}' is damaged, or no profile of this kind") from None
-    except (ValueError, KeyError, TypeError):
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        trace = json.loads(data.decode("utf-8"))
+        if not isinstance(trace["traceEvents"], list):
+            raise TypeError
+        return trace
+    except (EOFError, OSError, zlib.error):
+        raise BadProfile(f"'{file}' is damaged: it cannot be unpacked") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BadProfile(f"'{file}' is no Chrome trace") from None
 
 
+def chrome_events(file):
+    """The events with a duration of a trace, as they stand there."""
+    try:
+        return [e for e in load_trace(file)["traceEvents"] if e.get("ph") == "X" and "dur" in e]
+    except AttributeError:
+        raise BadProfile(f"'{file}' is damaged, or no profile of this kind") from None
+
+
 def read_chrome_trace(file):
-    """trace.json of `profiling.trace`."""
+    """A trace of `profiling.trace`."""
     events = chrome_events(file)
     steps = sum(e.get("cat") == "user_annotation" and e["name"] == "train.step" for e in events)
     gpu = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
@@ -185,11 +203,12 @@ def existing(file):
 
 def read_profile(file):
     file = existing(file)
-    readers = {".json": read_chrome_trace, ".sqlite": read_nsys_sqlite, ".csv": read_ncu_csv}
-    if file.suffix not in readers:
-        raise BadProfile(f"'{file}': give a trace.json, an .sqlite export of nsys or a raw .csv page of ncu")
+    readers = {".sqlite": read_nsys_sqlite, ".csv": read_ncu_csv}
+    reader = read_chrome_trace if is_trace(file) else readers.get(file.suffix)
+    if reader is None:
+        raise BadProfile(f"'{file}': give a trace (.json.gz, .json), an .sqlite export of nsys or a raw .csv page of ncu")
     try:
-        profile = readers[file.suffix](file)
+        profile = reader(file)
     except (ValueError, KeyError, TypeError, AttributeError, csv.Error, sqlite3.Error):
         raise BadProfile(f"'{file}' is damaged, or no profile of this kind") from None
     if not profile.events:

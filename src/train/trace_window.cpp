@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "hrm/base/file.h"
 #include "hrm/base/log.h"
 
 namespace hrm::train {
@@ -36,6 +37,8 @@ void TraceWindow::finish() {
     nsight_window_end(device_);
     return;
   }
+  // Viewers of all ranks are given a folder, and read every .json file in it.
+  make_directories(file_.parent_path());
   trace_->finish(file_, rank_);
   trace_.reset();
   log::info("traced ", std::min(steps_ - config_.trace_after, config_.trace_steps), " steps: ", file_.string());

@@ -122,7 +122,7 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   rank.ranks = comm_->ranks();
   if (!comm_->alone()) rank.backend = runtime.device.is_cuda() ? "nccl" : "gloo";
   traces_ = std::make_unique<TraceWindow>(config.profiling, runtime.device,
-                                          run_dir_ / cat("trace_rank_", comm_->rank(), ".json.gz"), rank);
+                                          run_dir_ / "traces" / cat("trace_rank_", comm_->rank(), ".json.gz"), rank);
   early_stop_ = std::make_unique<EarlyStop>(config.train);
   lr_ = at::zeros({}, on_device.dtype(at::kFloat));
   skip_ = at::zeros({}, on_device.dtype(at::kFloat));

@@ -378,7 +378,7 @@ TEST(Profiling, TraceOfAWindowOfSteps) {
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.err.find("traced 2 steps"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("of resident memory"), std::string::npos) << result.err;
-  const json trace = json::parse(InputWindow(dir / "runs/run/trace_rank_0.json.gz").rest());
+  const json trace = json::parse(InputWindow(dir / "runs/run/traces/trace_rank_0.json.gz").rest());
   EXPECT_EQ(trace.at("distributedInfo").at("rank"), 0);
   std::map<std::string, int> ranges;
   for (const json& event : trace.at("traceEvents")) {
@@ -391,7 +391,7 @@ TEST(Profiling, TraceOfAWindowOfSteps) {
   EXPECT_EQ(ranges["ProfilerStep#3"], 1) << "the step's number in the run";
   EXPECT_EQ(ranges["ProfilerStep#4"], 1);
   EXPECT_EQ(ranges["ProfilerStep#5"], 0);
-  EXPECT_NE(read(dir / "runs/run/trace_rank_0_stacks.txt").find("hrm::train::Trainer::run"), std::string::npos);
+  EXPECT_NE(read(dir / "runs/run/traces/trace_rank_0_stacks.txt").find("hrm::train::Trainer::run"), std::string::npos);
 }
 
 // The window of Nsight ends the run, which can be continued.
@@ -403,7 +403,7 @@ TEST(Profiling, NsightWindowEndsTheRun) {
       run(with(command, {"profiling.nsight_window=true", "profiling.trace_after=1", "profiling.trace_steps=2"}));
   EXPECT_EQ(result.code, static_cast<int>(ExitCode::stopped)) << result.err;
   EXPECT_NE(result.err.find("stopped at step 3 of 6 (the steps for Nsight are done)"), std::string::npos) << result.err;
-  EXPECT_FALSE(fs::exists(dir / "runs/run/trace_rank_0.json.gz"));
+  EXPECT_FALSE(fs::exists(dir / "runs/run/traces/trace_rank_0.json.gz"));
   EXPECT_EQ(run(command).code, 0);
   expect_refusal(ExitCode::usage, with(command, {"profiling.nsight_window=true", "profiling.trace_steps=0"}),
                  {"profiling.nsight_window", "profiling.trace_steps"});

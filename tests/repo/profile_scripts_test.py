@@ -143,7 +143,7 @@ class Reading(Case):
 
     def test_what_is_no_profile(self):
         for name, text, part in (("a.json", "{]", "no Chrome trace"), ("b.sqlite", "x" * 4096, "no export of nsys"),
-                                 ("c.csv", "1,2", "no raw page of ncu"), ("d.txt", "", "give a trace.json")):
+                                 ("c.csv", "1,2", "no raw page of ncu"), ("d.txt", "", "give a trace (")):
             self.assert_one_error(self.run_script("hotspots", str(self.write(name, text))), 4, part)
             self.assert_one_error(self.run_script("trace_table", str(self.dir / name)), 4, part)
         self.assert_one_error(self.run_script("hotspots", str(self.dir / "missing.json")), 4, "does not exist")
@@ -249,7 +249,7 @@ class WrongInput(Case):
         for name, text, part in (("a.json", "", "no Chrome trace"), ("c.json", {"traceEvents": [3]}, "damaged"),
                                  ("b.json", {"traceEvents": []}, "holds no recorded work"),
                                  ("d.json", {"traceEvents": [no_number]}, "damaged"),
-                                 ("e.csv", "", "no raw page of ncu"), ("f.txt", "", "give a trace.json")):
+                                 ("e.csv", "", "no raw page of ncu"), ("f.txt", "", "give a trace (")):
             file = self.write(name, text)
             for script in ("trace_table", "hotspots"):
                 self.assert_one_error(self.run_script(script, str(file)), 4, str(file), part)
