@@ -156,7 +156,8 @@ def read_nsys_sqlite(file):
 
 # Factors to seconds, bytes and operations.
 UNITS = {"": 1, "%": 1, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3, "s": 1,
-         "second": 1, "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
+         "second": 1, "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12, "hz": 1,
+         "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9, "GHz": 1e9}
 
 
 def in_base_units(text, unit):
@@ -199,6 +200,15 @@ def existing(file):
     if not file.is_file():
         raise BadProfile(f"'{file}' is a folder; give a file in it" if file.is_dir() else f"'{file}' does not exist")
     return file
+
+
+def only_kernels(profile, pattern):
+    """Work whose name holds the regular expression."""
+    events = [e for e in profile.events if pattern.search(e.name)]
+    if not events:
+        raise BadProfile(f"no kernel's name fits '{pattern.pattern}'")
+    return dataclasses.replace(profile, events=events,
+                               counters={name: c for name, c in profile.counters.items() if pattern.search(name)})
 
 
 def read_profile(file):
