@@ -20,7 +20,8 @@ class TraceWindow {
               TraceInfo rank = {});
 
   // In front of each step: the window opens after profiling.trace_after steps of this process and closes after
-  // profiling.trace_steps more. `step`: its number in the run. False when the run shall end with it, as that of Nsight does.
+  // profiling.trace_steps more. `step`: its number in the run. False when the run shall end with it, as that of Nsight
+  // does.
   bool before_step(int64_t step);
   // Closes the window where it is open, and writes the trace. Throws as StepTrace::finish.
   void finish();

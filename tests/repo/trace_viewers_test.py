@@ -29,7 +29,7 @@ import json, sys
 from hta.trace_analysis import TraceAnalysis
 out = {}
 for folder in sys.argv[1:]:
-    analysis = TraceAnalysis(trace_dir=folder)
+    analysis = TraceAnalysis(trace_dir=folder, include_last_profiler_step=True)
     found = out[folder] = {"ranks": {int(r): [int(i) for i in analysis.t.get_iterations(r)] for r in analysis.t.get_ranks()}}
     if "kernel" not in str(analysis.t.symbol_table.get_sym_table()):
         continue

@@ -66,11 +66,10 @@ class StepTrace {
   void begin_step(int64_t number);
 
   // Waits for the device and writes a trace for Perfetto, chrome://tracing and HTA (hrm/formats/trace_file.h), packed
-  // where the name ends in ".gz". `info`: which rank it is; the bytes that the allocator and the process hold at the
-  // edges of ranges are added as counters. With stacks it also writes a text
-  // file, "trace.json.gz" -> "trace_stacks.txt": one line per call stack, outermost frame first, frames separated by ';',
-  // then a blank and the CPU microseconds spent in it, as flame-graph tools read them. Throws Error(environment) on
-  // failure.
+  // where the name ends in ".gz". `info`: which rank it is. The bytes that the allocator and the process hold at the
+  // edges of ranges are added as counters. With stacks it also writes a text file, "trace.json.gz" ->
+  // "trace_stacks.txt": one line per call stack, outermost frame first, frames separated by ';', then a blank and the
+  // CPU microseconds spent in it, as flame-graph tools read them. Throws Error(environment) on failure.
   void finish(const std::filesystem::path& file, TraceInfo info = {});
 
   // Waits for the device and returns the sums, without a file.
