@@ -9,7 +9,8 @@ after the other. Only a window of steps after the warm-up is recorded. A run of 
 folder is inside the output folder unless run.dir is given.
 
 The output folder gets the reports (*.nsys-rep, *.ncu-rep) and their exports, config.json (the resolved configuration),
-environment.json (commit, GPU, driver, versions, command lines), the program's output, and hotspots.md, a digest.
+environment.json (commit, GPU, driver, versions, command lines), the program's output, hotspots.md, a digest, and
+roofline.svg, a picture of its kernels against the GPU's limits.
 """
 import argparse
 import datetime
@@ -23,7 +24,9 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 import command as cli  # noqa: E402
 import hotspots  # noqa: E402
+import kernel_counters  # noqa: E402
 import kernel_profile  # noqa: E402
+import roofline  # noqa: E402
 
 ROOT = kernel_profile.ROOT
 STOPPED = 75  # exit code of a run of `train` that stopped after its window
@@ -33,11 +36,7 @@ TOOLS = {
     "systems": ("nsys", "Nsight Systems", "https://developer.nvidia.com/nsight-systems"),
     "compute": ("ncu", "Nsight Compute", "https://developer.nvidia.com/nsight-compute"),
 }
-METRICS = ",".join([
-    hotspots.SECONDS, hotspots.BYTES, hotspots.MEMORY_SHARE, hotspots.SM_SHARE,
-    # An expression, because not every GPU counts each of these.
-    f"regex:^{hotspots.TENSOR_OPS}_(bf16_dst_fp32|fp16|tf32_dst_fp32|fp8)$",
-])
+NO_COUNTERS = "ERR_NVGPUCTRPERM"  # in what ncu prints where a driver keeps counters for administrators
 
 
 def say(text):
@@ -126,15 +125,22 @@ def capture_systems(args, command, output):
 def capture_compute(args, command, output):
     report = output / "compute"
     log = output / "compute.log"
+    listed = output_of("ncu", "--query-metrics")
+    metrics = kernel_counters.on_this_gpu(kernel_counters.wanted(), listed) + args.metrics
+    chosen = ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{args.kernel.pattern}"] if args.kernel else []
     line = ["ncu", "--profile-from-start", "off", "--graph-profiling", "node", "--clock-control", "none", "--metrics",
-            METRICS, "--force-overwrite", "--export", str(report), *args.ncu_args, *command]
-    check(run_logged(line, log), log, "ncu")
+            ",".join(metrics), *chosen, "--force-overwrite", "--export", str(report), *args.ncu_args, *command]
+    code = run_logged(line, log)
+    if NO_COUNTERS in log.read_text(encoding="utf-8", errors="replace"):
+        raise cli.Failure(cli.MACHINE, "this user may not read the GPU's counters: run as root, or have the administrator load "
+                                       "the driver with NVreg_RestrictProfilingToAdminUsers=0")
+    check(code, log, "ncu")
     made = report.with_suffix(".ncu-rep")
     if not made.is_file():
         raise cli.Failure(cli.MACHINE, f"ncu wrote no report: no kernel was recorded; its output is in '{log}'")
     table = report.with_suffix(".csv")
     with open(table, "w", encoding="utf-8") as file:
-        code = subprocess.run(["ncu", "--import", str(made), "--csv", "--page", "raw"], stdout=file).returncode
+        code = subprocess.run(["ncu", "--import", str(made), "--csv", "--page", "raw", "--print-units", "base"], stdout=file).returncode
     check(code, table, "ncu --import")
     return line, table
 
@@ -179,7 +185,7 @@ def capture(args):
         raise cli.Failure(cli.MACHINE, f"cannot make the output folder '{output}': {e.strerror}") from None
 
     # What an earlier capture left in this folder must not pass for this one's.
-    for name in ("systems.nsys-rep", "systems.sqlite", "compute.ncu-rep", "compute.csv", "hotspots.md"):
+    for name in ("systems.nsys-rep", "systems.sqlite", "compute.ncu-rep", "compute.csv", "hotspots.md", "roofline.svg"):
         (output / name).unlink(missing_ok=True)
 
     facts = archive(args, args.command, output)
@@ -195,7 +201,11 @@ def capture(args):
         facts["profiler_commands"][mode] = shlex.join(line)
         head = [("profile", f"{name}, `{export.name}`"), ("GPU", facts["gpu"] or "unknown"),
                 ("commit", facts["git_commit"] + (" with local changes" if facts["git_changes"] else ""))]
-        parts.append(hotspots.digest(kernel_profile.read_profile(export), steps, head))
+        profile = kernel_profile.read_profile(export)
+        parts.append(hotspots.digest(profile, steps, head))
+        if picture := roofline.svg(profile):
+            (output / "roofline.svg").write_text(picture, encoding="utf-8")
+            parts.append("![roofline](roofline.svg)")
     (output / "environment.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     (output / "hotspots.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(output / "hotspots.md")
@@ -216,6 +226,10 @@ def main():
     parser.add_argument("--output", help="folder to write to (default: runs/nsight-<date>)")
     parser.add_argument("--steps", type=cli.count(), default=3, help="steps of the timeline (default: 3)")
     parser.add_argument("--after", type=cli.count(), default=20, help="steps before them (default: 20)")
+    parser.add_argument("--kernel", type=cli.regex, metavar="REGEX",
+                        help="counters only of kernels whose names hold this expression (ncu)")
+    parser.add_argument("--metrics", type=lambda text: [m for m in text.split(",") if m], default=[],
+                        help="further metrics of ncu, separated by commas; they get a table of their own")
     parser.add_argument("--nsys-args", type=words, default=[], help="further arguments of nsys, in quotes")
     parser.add_argument("--ncu-args", type=words, default=[], help="further arguments of ncu, in quotes")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- hrm_train train ... or -- hrm_train bench step ...")

@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import pathlib
+import re
 import shutil
 import sys
 
@@ -43,6 +44,14 @@ def number(kind, least, above=False):
 
 def count(least=1):
     return number(int, least)
+
+
+def regex(text):
+    """Converter of an argument to a compiled regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as e:
+        raise argparse.ArgumentTypeError(f"'{text}' is no regular expression: {e}") from None
 
 
 def program(path):

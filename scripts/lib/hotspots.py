@@ -1,14 +1,10 @@
 """The hotspot digest: where the time of recorded steps went, as Markdown."""
 
+import kernel_counters
 import kernel_profile
+from kernel_counters import BYTES, ELIGIBLE, INSTRUCTIONS, L2_SHARE, MEMORY_SHARE, OCCUPANCY, SECONDS, SM_SHARE
 
 MS, US = 1e-3, 1.0
-BYTES = "dram__bytes.sum"
-MEMORY_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
-SM_SHARE = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
-SECONDS = "gpu__time_duration.sum"
-# Operations of the tensor cores, two for each multiply-add, one metric for each type of input.
-TENSOR_OPS = "sm__ops_path_tensor_src"
 
 
 def short(name, width=90):
@@ -36,24 +32,14 @@ def time_table(rows, steps, total, top):
     return table(["ms/step", "share", "calls/step", "us/call", "what"], body)
 
 
-def tensor_flops(counters):
-    """Operations of the tensor cores in one launch; None where they were not counted."""
-    counted = [value for metric, value in counters.items() if metric.startswith(TENSOR_OPS) and metric.endswith(".sum")]
-    return sum(counted) if counted else None
-
-
 def counter_table(profile, top):
     rows = []
     for row in kernel_profile.sums_by(profile.events, lambda e: e.name)[:top]:
         counters = profile.counters.get(row.name, {})
         seconds, size = counters.get(SECONDS), counters.get(BYTES)
-        memory, sm, ops = counters.get(MEMORY_SHARE), counters.get(SM_SHARE), tensor_flops(counters)
-        if memory is None or sm is None:
-            bound = ""
-        elif max(memory, sm) < 60:
-            bound = "neither: latency or too little work"
-        else:
-            bound = "memory" if memory >= sm else "computing"
+        memory, sm, ops = counters.get(MEMORY_SHARE), counters.get(SM_SHARE), kernel_counters.tensor_ops(counters)
+        bound = "" if memory is None or sm is None else kernel_counters.bound_by(counters) or \
+            "neither: latency or too little work"
         rows.append([f"{row.us / row.calls:.1f}",
                      f"{size / seconds / 1e9:.0f}" if size is not None and seconds else "",
                      f"{memory:.0f} %" if memory is not None else "",
@@ -61,6 +47,47 @@ def counter_table(profile, top):
                      f"{sm:.0f} %" if sm is not None else "", bound, short(row.name, 70)])
     return table(["us/call", "GB/s", "of the memory's limit", "tensor TFLOP/s", "of the SMs' limit", "bound by", "kernel"],
                  rows)
+
+
+def percent(value):
+    return "" if value is None else f"{value:.0f} %"
+
+
+def warp_table(profile, top):
+    """What the warps of each kernel do."""
+    rows = []
+    for row in kernel_profile.sums_by(profile.events, lambda e: e.name)[:top]:
+        counters = profile.counters.get(row.name, {})
+        instructions, eligible = counters.get(INSTRUCTIONS), counters.get(ELIGIBLE)
+        waits = ", ".join(f"{kernel_counters.STALLS[reason][0]} {warps:.1f}"
+                          for reason, warps in kernel_counters.stalls(counters)[:2] if warps >= 0.05)
+        rows.append([percent(counters.get(OCCUPANCY)), "" if eligible is None else f"{eligible:.2f}",
+                     percent(kernel_counters.tensor_share(counters)), percent(counters.get(L2_SHARE)),
+                     percent(counters.get(MEMORY_SHARE)),
+                     "" if instructions is None else f"{instructions / 1e6:.2f}", waits, short(row.name, 60)])
+    return table(["occupancy", "eligible warps", "tensor cores", "L2", "DRAM", "million instructions",
+                  "warps wait for", "kernel"], rows)
+
+
+def verdicts(profile, top):
+    """One sentence for each of the longest kernels."""
+    out = []
+    for row in kernel_profile.sums_by(profile.events, lambda e: e.name)[:top]:
+        sentence = kernel_counters.verdict(profile.counters.get(row.name, {}))
+        if sentence:
+            out.append(f"- {short(row.name, 60)}: {sentence}")
+    return out
+
+
+def other_counters(profile, top):
+    """Metrics that the digest does not read itself: those of --metrics."""
+    known = set(kernel_counters.wanted())
+    names = sorted({name for counters in profile.counters.values() for name in counters
+                    if name not in known and not name.startswith(kernel_counters.TENSOR_OPS)})
+    rows = [[*(f"{profile.counters[row.name][name]:.6g}" if name in profile.counters.get(row.name, {}) else ""
+               for name in names), short(row.name, 60)]
+            for row in kernel_profile.sums_by(profile.events, lambda e: e.name)[:top]]
+    return ["", "## Further metrics", "", *table([*names, "kernel"], rows)] if names else []
 
 
 def digest(profile, steps, facts, top=15):
@@ -91,6 +118,9 @@ def digest(profile, steps, facts, top=15):
     lines += time_table(kernel_profile.sums_by(events, lambda e: e.name), steps, total, top)
     if profile.counters:
         lines += ["", "## Against the limits of the GPU", ""] + counter_table(profile, top)
+        if any(OCCUPANCY in counters for counters in profile.counters.values()):
+            lines += ["", "## What the warps do", ""] + warp_table(profile, top)
+        lines += ["", "## Verdicts", "", *verdicts(profile, top)] + other_counters(profile, top)
     elif profile.gpu and gaps:
         lines += ["", "## Longest gaps", ""]
         lines += table(["us", "after", "before"],

@@ -4,10 +4,12 @@ library is used."""
 import collections
 import csv
 import dataclasses
+import gzip
 import json
 import pathlib
 import re
 import sqlite3
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -87,20 +89,36 @@ def without_overlap(events):
     return out
 
 
-def chrome_events(file):
-    """The events with a duration of a trace.json of `profiling.trace`, as they stand there."""
-    existing(file)
+def is_trace(file):
+    return pathlib.Path(file).name.endswith((".json", ".json.gz"))
+
+
+def load_trace(file):
+    """All of a trace of `profiling.trace`: trace_rank_N.json.gz, or a trace.json of an earlier version."""
+    data = existing(file).read_bytes()
     try:
-        events = json.loads(pathlib.Path(file).read_text(encoding="utf-8"))["traceEvents"]
-        return [e for e in events if e.get("ph") == "X" and "dur" in e]
-    except AttributeError:
-        raise BadProfile(f"'{file}' is damaged, or no profile of this kind") from None
-    except (ValueError, KeyError, TypeError):
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        trace = json.loads(data.decode("utf-8"))
+        if not isinstance(trace["traceEvents"], list):
+            raise TypeError
+        return trace
+    except (EOFError, OSError, zlib.error):
+        raise BadProfile(f"'{file}' is damaged: it cannot be unpacked") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BadProfile(f"'{file}' is no Chrome trace") from None
 
 
+def chrome_events(file):
+    """The events with a duration of a trace, as they stand there."""
+    try:
+        return [e for e in load_trace(file)["traceEvents"] if e.get("ph") == "X" and "dur" in e]
+    except AttributeError:
+        raise BadProfile(f"'{file}' is damaged, or no profile of this kind") from None
+
+
 def read_chrome_trace(file):
-    """trace.json of `profiling.trace`."""
+    """A trace of `profiling.trace`."""
     events = chrome_events(file)
     steps = sum(e.get("cat") == "user_annotation" and e["name"] == "train.step" for e in events)
     gpu = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
@@ -138,7 +156,8 @@ def read_nsys_sqlite(file):
 
 # Factors to seconds, bytes and operations.
 UNITS = {"": 1, "%": 1, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3, "s": 1,
-         "second": 1, "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
+         "second": 1, "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12, "hz": 1,
+         "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9, "GHz": 1e9}
 
 
 def in_base_units(text, unit):
@@ -183,13 +202,23 @@ def existing(file):
     return file
 
 
+def only_kernels(profile, pattern):
+    """Work whose name holds the regular expression."""
+    events = [e for e in profile.events if pattern.search(e.name)]
+    if not events:
+        raise BadProfile(f"no kernel's name fits '{pattern.pattern}'")
+    return dataclasses.replace(profile, events=events,
+                               counters={name: c for name, c in profile.counters.items() if pattern.search(name)})
+
+
 def read_profile(file):
     file = existing(file)
-    readers = {".json": read_chrome_trace, ".sqlite": read_nsys_sqlite, ".csv": read_ncu_csv}
-    if file.suffix not in readers:
-        raise BadProfile(f"'{file}': give a trace.json, an .sqlite export of nsys or a raw .csv page of ncu")
+    readers = {".sqlite": read_nsys_sqlite, ".csv": read_ncu_csv}
+    reader = read_chrome_trace if is_trace(file) else readers.get(file.suffix)
+    if reader is None:
+        raise BadProfile(f"'{file}': give a trace (.json.gz, .json), an .sqlite export of nsys or a raw .csv page of ncu")
     try:
-        profile = readers[file.suffix](file)
+        profile = reader(file)
     except (ValueError, KeyError, TypeError, AttributeError, csv.Error, sqlite3.Error):
         raise BadProfile(f"'{file}' is damaged, or no profile of this kind") from None
     if not profile.events:

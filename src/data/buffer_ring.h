@@ -8,9 +8,12 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "hrm/base/error.h"
+#include "hrm/data/prefetch_stats.h"
 
 namespace hrm::data::internal {
 
@@ -18,6 +21,9 @@ namespace hrm::data::internal {
 template <class Buffer>
 class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
  public:
+  // `source`: the name in hrm/data/prefetch_stats.h.
+  explicit BufferRing(std::string source) : source_(std::move(source)) {}
+
   // Adds a free buffer. Call it before anything else.
   void add(std::unique_ptr<Buffer> buffer) {
     free_.push_back(buffer.get());
@@ -31,9 +37,11 @@ class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
     if (stopped_) return nullptr;
     Buffer* buffer = free_.front();
     free_.pop_front();
+    fill_begins_ = Clock::now();
     return buffer;
   }
   void push_ready(Buffer* buffer) {
+    add_filled(source_, milliseconds_since(fill_begins_));
     {
       const std::lock_guard lock(mutex_);
       ready_.push_back(buffer);
@@ -55,14 +63,16 @@ class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
   std::shared_ptr<Buffer> next_ready(double& wait_ms) {
     std::unique_lock lock(mutex_);
     wait_ms = 0;
+    const auto ready = static_cast<int64_t>(ready_.size());
     if (ready_.empty() && !error_) {
       require(held_ < buffers_.size(), ExitCode::unexpected, "all ", held_,
               " batch buffers are held by the caller: release one before taking the next");
-      const auto start = std::chrono::steady_clock::now();
+      const auto start = Clock::now();
       ready_changed_.wait(lock, [&] { return error_ || !ready_.empty(); });
-      wait_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+      wait_ms = milliseconds_since(start);
     }
     if (ready_.empty()) std::rethrow_exception(error_);
+    add_prefetched(source_, ready, wait_ms);
     Buffer* buffer = ready_.front();
     ready_.pop_front();
     return lend(buffer);
@@ -86,6 +96,11 @@ class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  static double milliseconds_since(Clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  }
+
   // The mutex must be held.
   std::shared_ptr<Buffer> lend(Buffer* buffer) {
     ++held_;
@@ -99,6 +114,8 @@ class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
             }};
   }
 
+  std::string source_;
+  Clock::time_point fill_begins_;  // of the producer's thread alone
   std::mutex mutex_;
   std::condition_variable free_changed_, ready_changed_;
   std::vector<std::unique_ptr<Buffer>> buffers_;

@@ -3,11 +3,13 @@
 #include <ATen/Context.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
@@ -85,6 +87,12 @@ MemoryReport memory_report(at::Device device, bool whole_device) {
   (void)device, (void)whole_device;
 #endif
   return report;
+}
+
+int64_t resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  return in >> size >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
 }
 
 void reset_memory_peaks(at::Device device) {

@@ -2,6 +2,9 @@
 
 #include <ATen/record_function.h>
 
+#include <mutex>
+#include <utility>
+
 #include "hrm/base/log.h"
 #include "hrm/build_config.h"
 
@@ -15,6 +18,15 @@ namespace {
 
 constexpr unsigned kAll = static_cast<unsigned>(RangeKind::step) | static_cast<unsigned>(RangeKind::data) |
                           static_cast<unsigned>(RangeKind::eval);
+
+// What a trace does at the edges of ranges. Ranges that end while a trace stops may still call it.
+std::mutex edge_mutex;
+std::function<void()> trace_edge;
+
+void call_edge() {
+  const std::lock_guard lock(edge_mutex);
+  if (trace_edge) trace_edge();
+}
 
 void set(unsigned bits, unsigned mask) {
   unsigned old = active.load();
@@ -31,11 +43,13 @@ void push(unsigned listeners, const char* name, void** annotation) {
   if (listeners & (kAll << kTraceShift)) {
     auto record = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
     if (record->isActive()) record->before(name);
+    call_edge();
     *annotation = record.release();
   }
 }
 
 void pop([[maybe_unused]] unsigned listeners, void* annotation) {
+  if (listeners & (kAll << kTraceShift)) call_edge();
   delete static_cast<at::RecordFunction*>(annotation);
 #if HRM_WITH_CUDA
   if (listeners & (kAll << kNvtxShift)) nvtxRangePop();
@@ -58,7 +72,11 @@ void enable_nvtx(const config::ProfilingConfig& config) {
   ranges::set(bits << ranges::kNvtxShift, ranges::kAll << ranges::kNvtxShift);
 }
 
-void annotate_trace(bool on) {
+void annotate_trace(bool on, std::function<void()> at_edge) {
+  {
+    const std::lock_guard lock(ranges::edge_mutex);
+    ranges::trace_edge = std::move(at_edge);
+  }
   ranges::set(on ? ranges::kAll << ranges::kTraceShift : 0, ranges::kAll << ranges::kTraceShift);
 }
 

@@ -1,8 +1,10 @@
 #include "hrm/runtime/profiler.h"
 
 #include <ATen/record_function.h>
+#include <c10/util/ApproximateClock.h>
 #include <kineto/ActivityType.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,9 +15,11 @@
 #include <unordered_map>
 
 #include "hrm/base/error.h"
+#include "hrm/base/file.h"
 #include "hrm/build_config.h"
 #include "hrm/runtime/device.h"
 #include "hrm/runtime/kernel_groups.h"
+#include "hrm/runtime/memory.h"
 #include "hrm/runtime/nvtx.h"
 #include "op_stacks.h"
 
@@ -197,18 +201,38 @@ StepTrace::StepTrace(at::Device device, const TraceOptions& options) : device_(d
   profiler::enableProfiler(
       config, activities, {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
   recording_ = true;
-  annotate_trace(true);
+  annotate_trace(true, [this] { sample_memory(); });
   if (options.stacks) stacks_ = std::make_unique<Stacks>();
 }
 
 StepTrace::~StepTrace() {
   if (!recording_) return;
   annotate_trace(false);
+  step_.reset();
   profiler::disableProfiler();
+}
+
+void StepTrace::begin_step(int64_t number) {
+  step_.reset();  // ends before the next one begins
+  step_ = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
+  if (step_->isActive()) step_->before(cat("ProfilerStep#", number));
+}
+
+// A few microseconds: the allocator and /proc are asked, the device is not.
+void StepTrace::sample_memory() {
+  const int64_t now = c10::getTime();
+  if (device_.is_cuda()) {
+    const MemoryReport report = memory_report(device_, /*whole_device=*/false);
+    counters_.push_back({cat("memory of GPU ", int{device_.index()}),
+                         now,
+                         {{"allocated", report.allocated}, {"reserved", report.reserved}}});
+  }
+  counters_.push_back({"memory of the process", now, {{"resident", resident_bytes()}}});
 }
 
 std::unique_ptr<profiler::ProfilerResult> StepTrace::stop() {
   annotate_trace(false);
+  step_.reset();
   {
     RECORD_USER_SCOPE(kEnd);
     synchronize(device_);
@@ -219,16 +243,27 @@ std::unique_ptr<profiler::ProfilerResult> StepTrace::stop() {
   return result;
 }
 
-void StepTrace::finish(const std::filesystem::path& file) {
+void StepTrace::finish(const std::filesystem::path& file, TraceInfo info) {
   const auto result = stop();
+  info.counters = std::move(counters_);
+  info.process = getpid();
   // Beside it at first: an older trace stays until there is a new one, and does not pass for it.
-  const std::filesystem::path temporary = file.parent_path() / (".tmp-" + file.filename().string());
-  result->save(temporary.string());
-  std::error_code error, ignored;
-  std::filesystem::rename(temporary, file, error);
-  if (error) std::filesystem::remove(temporary, ignored);
-  require(!error, ExitCode::environment, "cannot write the trace '", file.string(), "': ", error.message());
-  if (stacks_) stacks_->finish(file.parent_path() / (file.stem().string() + "_stacks.txt"));
+  const std::filesystem::path folder = file.parent_path(), name = file.filename();
+  const std::filesystem::path raw = folder / (".tmp-raw-" + name.stem().string());
+  const std::filesystem::path temporary = folder / (".tmp-" + name.string());
+  std::error_code ignored;
+  try {
+    result->save(raw.string());
+    require(std::filesystem::exists(raw), ExitCode::environment, "no file can be made in its folder");
+    std::filesystem::remove(temporary, ignored);
+    write_trace_file(raw, temporary, info);
+    rename_path(temporary, file);
+  } catch (const Error& e) {
+    for (const auto& left : {raw, temporary}) std::filesystem::remove(left, ignored);
+    fail(e.code(), "cannot write the trace '", file.string(), "': ", e.what());
+  }
+  std::filesystem::remove(raw, ignored);
+  if (stacks_) stacks_->finish(folder / (name.string().substr(0, name.string().find('.')) + "_stacks.txt"));
 }
 
 StepProfile StepTrace::profile() {

@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "hrm/base/file.h"
 #include "hrm/base/log.h"
 
 namespace hrm::train {
 
-TraceWindow::TraceWindow(const config::ProfilingConfig& config, at::Device device, std::filesystem::path file)
-    : config_(config), device_(device), file_(std::move(file)) {}
+TraceWindow::TraceWindow(const config::ProfilingConfig& config, at::Device device, std::filesystem::path file,
+                         TraceInfo rank)
+    : config_(config), device_(device), file_(std::move(file)), rank_(std::move(rank)) {}
 
-bool TraceWindow::before_step() {
+bool TraceWindow::before_step(int64_t step) {
   if (!config_.trace && !config_.nsight_window) return true;
   const int64_t done = steps_++;
   if (done == config_.trace_after + config_.trace_steps) {
@@ -25,6 +27,7 @@ bool TraceWindow::before_step() {
     }
     open_ = true;
   }
+  if (trace_) trace_->begin_step(step);
   return true;
 }
 
@@ -34,7 +37,9 @@ void TraceWindow::finish() {
     nsight_window_end(device_);
     return;
   }
-  trace_->finish(file_);
+  // Viewers of all ranks are given a folder, and read every .json file in it.
+  make_directories(file_.parent_path());
+  trace_->finish(file_, rank_);
   trace_.reset();
   log::info("traced ", std::min(steps_ - config_.trace_after, config_.trace_steps), " steps: ", file_.string());
 }

@@ -117,8 +117,12 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   stop_ = at::zeros({}, on_device.dtype(at::kDouble));
   window_ = std::make_unique<MetricWindow>(num_task_sums_, sums - num_task_sums_, !comm_->alone(),
                                            task.has_switched_metrics());
-  const std::string trace = comm_->main() ? std::string("trace.json") : cat("trace_rank_", comm_->rank(), ".json");
-  traces_ = std::make_unique<TraceWindow>(config.profiling, runtime.device, run_dir_ / trace);
+  TraceInfo rank;
+  rank.rank = comm_->rank();
+  rank.ranks = comm_->ranks();
+  if (!comm_->alone()) rank.backend = runtime.device.is_cuda() ? "nccl" : "gloo";
+  traces_ = std::make_unique<TraceWindow>(config.profiling, runtime.device,
+                                          run_dir_ / "traces" / cat("trace_rank_", comm_->rank(), ".json.gz"), rank);
   early_stop_ = std::make_unique<EarlyStop>(config.train);
   lr_ = at::zeros({}, on_device.dtype(at::kFloat));
   skip_ = at::zeros({}, on_device.dtype(at::kFloat));
@@ -136,7 +140,7 @@ Outcome Trainer::run() {
   }
   bool first = true;
   while (step_ < total_steps_ && !early_stop_->over()) {
-    if (!traces_->before_step()) return stop("the steps for Nsight are done");
+    if (!traces_->before_step(step_ + 1)) return stop("the steps for Nsight are done");
     train_step();
     if (std::exchange(first, false)) log_products();
     const bool last = step_ == total_steps_;

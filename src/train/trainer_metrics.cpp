@@ -1,9 +1,11 @@
 // The trainer's metrics: from the values of a step to the lines of a run.
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/data/prefetch_stats.h"
 #include "hrm/runtime/memory.h"
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/trainer.h"
@@ -81,6 +83,12 @@ void Trainer::write_window(int64_t step) {
   if (scaler_) line.emplace_back("train/loss_scale", window_->mean(kLossScale));
   line.emplace_back("perf/step_ms", times.step_s * 1e3);
   line.emplace_back("perf/data_wait_ms", times.data_wait_ms);
+  for (const auto& [source, stats] : data::take_prefetch_stats()) {
+    const double batches = static_cast<double>(std::max<int64_t>(stats.batches, 1));
+    line.emplace_back("perf/data_queue_depth_" + source, stats.ready / batches);
+    line.emplace_back("perf/data_wait_ms_" + source, stats.wait_ms / batches);
+    line.emplace_back("perf/data_fill_ms_" + source, stats.fill_ms / batches);
+  }
   if (clock_) line.emplace_back("perf/comm_wait_ms", window_->mean_rank_wait_ms() / comm_->ranks());
   for (const auto& [key, value] : task_.take_performance(times.steps, times.step_s * 1e3))
     line.emplace_back("perf/" + key, value);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
+#include "hrm/formats/input_window.h"
 #include "support/first_rows.h"
 #include "support/overrides.h"
 #include "support/paths.h"
@@ -379,7 +380,8 @@ TEST(Profiling, TraceOfAWindowOfSteps) {
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.err.find("traced 2 steps"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("of resident memory"), std::string::npos) << result.err;
-  const json trace = json::parse(read(dir / "runs/run/trace.json"));
+  const json trace = json::parse(InputWindow(dir / "runs/run/traces/trace_rank_0.json.gz").rest());
+  EXPECT_EQ(trace.at("distributedInfo").at("rank"), 0);
   std::map<std::string, int> ranges;
   for (const json& event : trace.at("traceEvents")) {
     if (event.value("cat", "") == "user_annotation") ++ranges[event.at("name").get<std::string>()];
@@ -388,7 +390,10 @@ TEST(Profiling, TraceOfAWindowOfSteps) {
        {"train.step", "data.next_batch", "optimizer.zero_grad", "forward", "backward", "grad_clip", "optimizer.step"}) {
     EXPECT_EQ(ranges[name], 2) << name;
   }
-  EXPECT_NE(read(dir / "runs/run/trace_stacks.txt").find("hrm::train::Trainer::run"), std::string::npos);
+  EXPECT_EQ(ranges["ProfilerStep#3"], 1) << "the step's number in the run";
+  EXPECT_EQ(ranges["ProfilerStep#4"], 1);
+  EXPECT_EQ(ranges["ProfilerStep#5"], 0);
+  EXPECT_NE(read(dir / "runs/run/traces/trace_rank_0_stacks.txt").find("hrm::train::Trainer::run"), std::string::npos);
 }
 
 // The window of Nsight ends the run, which can be continued.
@@ -400,7 +405,7 @@ TEST(Profiling, NsightWindowEndsTheRun) {
       run(with(command, {"profiling.nsight_window=true", "profiling.trace_after=1", "profiling.trace_steps=2"}));
   EXPECT_EQ(result.code, static_cast<int>(ExitCode::stopped)) << result.err;
   EXPECT_NE(result.err.find("stopped at step 3 of 6 (the steps for Nsight are done)"), std::string::npos) << result.err;
-  EXPECT_FALSE(fs::exists(dir / "runs/run/trace.json"));
+  EXPECT_FALSE(fs::exists(dir / "runs/run/traces/trace_rank_0.json.gz"));
   EXPECT_EQ(run(command).code, 0);
   expect_refusal(ExitCode::usage, with(command, {"profiling.nsight_window=true", "profiling.trace_steps=0"}),
                  {"profiling.nsight_window", "profiling.trace_steps"});

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS / "lib"))
+import kernel_counters  # noqa: E402
 import kernel_profile  # noqa: E402
 
 MM = "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"
@@ -143,7 +145,7 @@ class Reading(Case):
 
     def test_what_is_no_profile(self):
         for name, text, part in (("a.json", "{]", "no Chrome trace"), ("b.sqlite", "x" * 4096, "no export of nsys"),
-                                 ("c.csv", "1,2", "no raw page of ncu"), ("d.txt", "", "give a trace.json")):
+                                 ("c.csv", "1,2", "no raw page of ncu"), ("d.txt", "", "give a trace (")):
             self.assert_one_error(self.run_script("hotspots", str(self.write(name, text))), 4, part)
             self.assert_one_error(self.run_script("trace_table", str(self.dir / name)), 4, part)
         self.assert_one_error(self.run_script("hotspots", str(self.dir / "missing.json")), 4, "does not exist")
@@ -184,6 +186,84 @@ class Tables(Case):
         """Every line of a table has as many columns as its head."""
         for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
             self.assertEqual(len({line.count("|") for line in block.splitlines()}), 1, block)
+
+
+# More counters, in base units as capture_nsight.py asks for them: a product, a copy, a kernel of a few warps.
+FULL_COLUMNS = [
+    "gpu__time_duration.sum", "dram__bytes.sum", "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed", "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__warps_active.avg.pct_of_peak_sustained_active", "smsp__warps_eligible.avg.per_cycle_active",
+    "smsp__inst_executed.sum", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "sm__ops_path_tensor_src_bf16_dst_fp32.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum.peak_sustained",
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "dram__bytes.sum.peak_sustained",
+    "dram__cycles_elapsed.avg.per_second", "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained",
+    "sm__cycles_elapsed.avg.per_second", "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio", "launch__waves_per_multiprocessor"]
+PEAKS = {10: "540672", 12: "1536", 13: "3.2e9", 14: "16896", 15: "1.7e9"}
+FULL_ROWS = {
+    MM: ["200000", "1e8", "20", "80.5", "40", "25", "0.4", "2e6", "79", "1.2e11", "", "0", "", "", "", "", "1.5", "0.2", "1.5"],
+    SILU: ["100000", "4e8", "91", "12", "50", "85", "1.2", "9e5", "0", "0", "", "5e7", "", "", "", "", "20.5", "0", "2"],
+    "few<a|b>": ["10000", "4e5", "5", "8", "9", "12", "0.1", "9e3", "0", "0", "", "3e5", "", "", "", "", "3.5", "6", "0.2"]}
+FULL_NCU = "\n".join(
+    [",".join(f'"{word}"' for word in ["ID", "Kernel Name", *FULL_COLUMNS]),
+     ",".join(['"",""', *('"ns"' if i == 0 else '"hz"' if i in (13, 15) else '""' for i in range(len(FULL_COLUMNS)))])] +
+    [",".join(f'"{word}"' for word in [str(i), name, *(PEAKS.get(j, word) for j, word in enumerate(row))])
+     for i, (name, row) in enumerate(FULL_ROWS.items())]) + "\n"
+
+
+class Counters(Case):
+    def test_what_the_warps_do(self):
+        done = self.run_script("hotspots", str(self.write("compute.csv", FULL_NCU)))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"\| 25 % \| 0\.40 \| 79 % \| 40 % \| 20 % \| 2\.00 \| "
+                                      r"loads from memory 1\.5, other warps at a barrier 0\.2 \| nvjet")
+        self.assertIn(f"- {MM}: Tensor cores work 79 % of the time", done.stdout)
+        self.assertIn("It moves 91 % of what DRAM can", done.stdout)
+        self.assertIn("- few<a¦b>: Neither memory (5 %) nor SMs (8 %) are busy at 12 % occupancy with 0.1 eligible warps: most "
+                      "warps wait for other warps at a barrier; smaller blocks", done.stdout)
+        self.assertIn("| launch__waves_per_multiprocessor | kernel |", done.stdout)
+        Tables.check_tables(self, done.stdout)
+
+    def test_one_kernel(self):
+        file = str(self.write("compute.csv", FULL_NCU))
+        done = self.run_script("hotspots", file, "--kernel", "^few")
+        self.assertNotIn("nvjet", done.stdout)
+        self.assertIn("few<a¦b>", done.stdout)
+        self.assert_one_error(self.run_script("hotspots", file, "--kernel", "none"), 4, "no kernel's name fits 'none'")
+        self.assert_one_error(self.run_script("hotspots", file, "--kernel", "("), 2, "is no regular expression")
+
+    def test_roofline(self):
+        out = self.dir / "roofline.svg"
+        done = self.run_script("hotspots", str(self.write("compute.csv", FULL_NCU)), "--roofline", str(out))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        picture = xml.etree.ElementTree.fromstring(out.read_text())
+        words = [e.text for e in picture.iter("{http://www.w3.org/2000/svg}text")]
+        # 540,672 operations a cycle, 2 x 16,896 in fp32, 1,536 bytes; at 1.7 and 3.2 GHz.
+        for limit in ("tensor cores 919 TFLOP/s", "fp32 57 TFLOP/s", "memory 4915 GB/s"):
+            self.assertIn(limit, words)
+        self.assertIn(f"1  600.00 TFLOP/s, 1200 FLOP/byte, 200 us: {MM}", words)
+        circles = [e for e in picture.iter("{http://www.w3.org/2000/svg}circle") if e.find("*") is not None]
+        place = {e[0].text: (float(e.get("cx")), float(e.get("cy"))) for e in circles}
+        # On the axes: the product is right of and above the elementwise kernel, which is above the small one.
+        self.assertGreater(place[MM][0], place["few<a|b>"][0])
+        self.assertGreater(place["few<a|b>"][0], place[SILU][0])
+        self.assertLess(place[MM][1], place[SILU][1])
+        self.assertLess(place[SILU][1], place["few<a|b>"][1])
+        self.assert_one_error(self.run_script("hotspots", str(self.write("t.json", TRACE)), "--roofline", str(out)), 4,
+                              "no file holds operations and bytes")
+
+    def test_limits_without_their_counters(self):
+        """An older page: the memory's limit from what a kernel reached and the share that this is."""
+        profile = kernel_profile.read_profile(self.write("compute.csv", NCU))
+        memory, tensor, fp32 = kernel_counters.limits(profile)
+        self.assertAlmostEqual(memory / 1e9, 4000 / 0.91, delta=1)
+        self.assertEqual((tensor, fp32), (None, None))
+
+    def test_metrics_that_this_gpu_lacks(self):
+        listed = "Device NVIDIA H200\n-----\ndram__bytes      Bytes of DRAM\ngpu__time_duration   time\n"
+        self.assertEqual(kernel_counters.on_this_gpu(kernel_counters.wanted(), listed),
+                         ["gpu__time_duration.sum", "dram__bytes.sum", "dram__bytes.sum.peak_sustained"])
+        self.assertEqual(kernel_counters.on_this_gpu(["a__b.sum"], ""), ["a__b.sum"])
 
 
 class Overlap(Case):
@@ -249,7 +329,7 @@ class WrongInput(Case):
         for name, text, part in (("a.json", "", "no Chrome trace"), ("c.json", {"traceEvents": [3]}, "damaged"),
                                  ("b.json", {"traceEvents": []}, "holds no recorded work"),
                                  ("d.json", {"traceEvents": [no_number]}, "damaged"),
-                                 ("e.csv", "", "no raw page of ncu"), ("f.txt", "", "give a trace.json")):
+                                 ("e.csv", "", "no raw page of ncu"), ("f.txt", "", "give a trace (")):
             file = self.write(name, text)
             for script in ("trace_table", "hotspots"):
                 self.assert_one_error(self.run_script(script, str(file)), 4, str(file), part)
@@ -302,6 +382,7 @@ if [ $mode = export ]; then cp {self.dir}/export.sqlite "$out"; else echo report
         self.stand_in("ncu", f'''
 [ "$1" = --version ] && {{ echo "Version 2025.3.1"; exit 0; }}
 [ "$1" = --import ] && {{ cat {self.dir}/page.csv; exit 0; }}
+[ "$1" = --query-metrics ] && {{ printf 'gpu__time_duration time\ndram__bytes bytes\n'; exit 0; }}
 echo "$@" >> {self.dir}/ncu.txt
 while [ $# -gt 0 ]; do
   [ "$1" = --export ] && echo report > "$2.ncu-rep"
@@ -325,6 +406,8 @@ done''')
         self.assertIn("- GPU: NVIDIA H200, 580.95.05, 143771 MiB", text)
         self.assertIn("## Longest gaps", text)
         self.assertIn("## Against the limits of the GPU", text)
+        self.assertIn("![roofline](roofline.svg)", text)
+        self.assertIn("TFLOP/s", (out / "roofline.svg").read_text())
         facts = json.loads((out / "environment.json").read_text())
         self.assertEqual(facts["gpu"], "NVIDIA H200, 580.95.05, 143771 MiB")
         self.assertEqual(set(facts["tools"]), {"nsys", "ncu"})
@@ -338,6 +421,19 @@ done''')
         ncu = (self.dir / "ncu.txt").read_text()
         self.assertIn("--profile-from-start off", ncu)
         self.assertIn("profiling.trace_steps=1", ncu)
+
+    def test_chosen_kernels_and_metrics(self):
+        self.with_ncu()
+        result = self.capture("--mode", "compute", "--kernel", "rms_norm<.*>", "--metrics", "a__b.sum,c__d")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        ncu = (self.dir / "ncu.txt").read_text()
+        self.assertIn("--kernel-name-base demangled --kernel-name regex:rms_norm<.*>", ncu)
+        self.assertIn("--metrics gpu__time_duration.sum,dram__bytes.sum,dram__bytes.sum.peak_sustained,a__b.sum,c__d", ncu)
+
+    def test_counters_that_are_not_permitted(self):
+        self.with_ncu()
+        self.stand_in("ncu", 'echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1')
+        self.assert_one_error(self.capture("--mode", "compute"), 3, "may not read the GPU's counters")
 
     def test_bench_step(self):
         self.with_nsys()

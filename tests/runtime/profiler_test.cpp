@@ -116,12 +116,14 @@ TEST(StepTrace, RecordsWhatItIsAskedFor) {
 
   trace_with({.memory = true});
   EXPECT_FALSE(events_of(dir / "trace.json", "cpu_instant_event", "[memory]").empty());
+  EXPECT_FALSE(events_of(dir / "trace.json", "counter", "memory of tensors on the CPU").empty());
 }
 
 TEST(StepTrace, RangesAreAnnotations) {
   const test::TempDir dir;
   { const ProfilerRange before(RangeKind::step, "before"); }
   StepTrace trace(at::kCPU);
+  trace.begin_step(7);
   {
     const ProfilerRange step(RangeKind::step, "train.step");
     const ProfilerRange data(RangeKind::data, "data.next_batch");
@@ -137,6 +139,18 @@ TEST(StepTrace, RangesAreAnnotations) {
   EXPECT_LE(step[0].at("ts").get<double>(), op[0].at("ts").get<double>());
   EXPECT_GE(step[0].at("ts").get<double>() + step[0].at("dur").get<double>(), op[0].at("ts").get<double>());
   EXPECT_TRUE(events_of(dir / "trace.json", "user_annotation", "before").empty());
+  const json outer = events_of(dir / "trace.json", "user_annotation", "ProfilerStep#7");
+  ASSERT_EQ(outer.size(), 1U);
+  EXPECT_LE(outer[0].at("ts").get<double>(), step[0].at("ts").get<double>());
+  EXPECT_GE(outer[0].at("dur").get<double>(), step[0].at("dur").get<double>());
+  // Two ranges with two edges each, within the step by the clock of the trace.
+  const json memory = events_of(dir / "trace.json", "counter", "memory of the process");
+  ASSERT_EQ(memory.size(), 4U);
+  EXPECT_GT(memory[0].at("args").at("resident").get<int64_t>(), 1 << 20);
+  for (const json& sample : memory) {
+    EXPECT_GE(sample.at("ts").get<double>(), outer[0].at("ts").get<double>());
+    EXPECT_LE(sample.at("ts").get<double>(), outer[0].at("ts").get<double>() + outer[0].at("dur").get<double>());
+  }
 }
 
 TEST(StepTrace, ProfileSumsEachOperationWithoutItsChildren) {

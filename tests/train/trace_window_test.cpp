@@ -18,10 +18,10 @@ TEST(TraceWindow, WritesItsStepsWhenTheyAreDone) {
   config.trace_steps = 2;
   TraceWindow window(config, at::kCPU, dir / "trace.json");
   for (int step = 0; step < 3; ++step) {
-    EXPECT_TRUE(window.before_step());
+    EXPECT_TRUE(window.before_step(step + 1));
     EXPECT_FALSE(std::filesystem::exists(dir / "trace.json")) << "before step " << step;
   }
-  EXPECT_TRUE(window.before_step());
+  EXPECT_TRUE(window.before_step(4));
   EXPECT_TRUE(std::filesystem::exists(dir / "trace.json"));
   std::filesystem::remove(dir / "trace.json");
   window.finish();
@@ -35,7 +35,7 @@ TEST(TraceWindow, IsClosedWhereTheRunEndsWithinIt) {
   config.trace_after = 0;
   config.trace_steps = 100;
   TraceWindow window(config, at::kCPU, dir / "trace.json");
-  EXPECT_TRUE(window.before_step());
+  EXPECT_TRUE(window.before_step(1));
   window.finish();
   EXPECT_NE(read_text(dir / "trace.json", ExitCode::data).find("traceEvents"), std::string::npos);
 }
@@ -48,12 +48,12 @@ TEST(TraceWindow, ARunForNsightEndsBehindIt) {
   config.trace_after = 2;
   config.trace_steps = 1;
   TraceWindow window(config, at::kCPU, dir / "trace.json");
-  for (int step = 0; step < 3; ++step) EXPECT_TRUE(window.before_step()) << step;
-  EXPECT_FALSE(window.before_step());
+  for (int step = 0; step < 3; ++step) EXPECT_TRUE(window.before_step(1)) << step;
+  EXPECT_FALSE(window.before_step(1));
   EXPECT_FALSE(std::filesystem::exists(dir / "trace.json"));
   config.nsight_window = false;
   TraceWindow none(config, at::kCPU, dir / "trace.json");
-  for (int step = 0; step < 6; ++step) EXPECT_TRUE(none.before_step()) << step;
+  for (int step = 0; step < 6; ++step) EXPECT_TRUE(none.before_step(1)) << step;
 }
 
 }  // namespace

@@ -94,7 +94,8 @@ TEST(Trainer, WritesMetricsEvaluationAndCheckpoints) {
     raw_lines += line.find("\"eval_raw/exact_accuracy\"") != std::string::npos;
     if (line.find("\"train/lm_loss\"") == std::string::npos) continue;
     for (const char* key : {"train/grad_norm_raw", "train/grad_norm_clipped", "train/lr", "perf/step_ms",
-                            "perf/data_wait_ms", "perf/mfu", "train/exact_accuracy", "train/steps"}) {
+                            "perf/data_wait_ms", "perf/data_queue_depth_puzzles", "perf/data_wait_ms_puzzles",
+                            "perf/data_fill_ms_puzzles", "perf/mfu", "train/exact_accuracy", "train/steps"}) {
       EXPECT_NE(line.find(key), std::string::npos) << key;
     }
   }

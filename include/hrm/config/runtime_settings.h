@@ -286,7 +286,7 @@ struct ProfilingConfig {
     f("nvtx.include_eval", &ProfilingConfig::nvtx_include_eval, Flag{}, "", "also name evaluations", kNvtx,
       ReadWhen{"task", {"puzzle"}, "names no ranges of evaluations", ""});
     f("trace", &ProfilingConfig::trace, Flag{}, "",
-      "record some steps with LibTorch's profiler in <run folder>/trace.json, for Perfetto and scripts/trace_table. "
+      "record some steps with LibTorch's profiler in <run folder>/traces, one file a rank, for Perfetto and HTA. "
       "Setting trace_steps also switches it on");
     f("trace_steps", &ProfilingConfig::trace_steps, IntRange{0, 1000}, "steps",
       "steps that are recorded; 0 = no trace");
@@ -296,8 +296,8 @@ struct ProfilingConfig {
     f("trace_flops", &ProfilingConfig::trace_flops, Flag{}, "", "estimate the FLOPs of every operation", kTrace);
     f("trace_memory", &ProfilingConfig::trace_memory, Flag{}, "", "record memory allocations", kTrace);
     f("trace_stacks", &ProfilingConfig::trace_stacks, Flag{}, "",
-      "also write <run folder>/trace_stacks.txt: C++ call stacks of the operations with their CPU time, for "
-      "flame-graph tools",
+      "also write <run folder>/traces/trace_rank_N_stacks.txt: C++ call stacks of the operations with their CPU time, "
+      "for flame-graph tools",
       kTrace);
     f("nsight_window", &ProfilingConfig::nsight_window, Flag{}, "",
       "tell Nsight where these steps begin and end instead of recording a trace; scripts/capture_nsight.py sets it");

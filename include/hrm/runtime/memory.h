@@ -30,6 +30,9 @@ struct MemoryReport {
 // device_used and device_total, which the driver has to be asked for, only with `whole_device`.
 MemoryReport memory_report(at::Device device, bool whole_device = true);
 
+// Physical memory of this process on the host now, in bytes; 0 where /proc cannot be read.
+int64_t resident_bytes();
+
 // Gives cached memory back to the driver and starts the peaks anew, so that the next report is of later work alone.
 // Nothing on the CPU.
 void reset_memory_peaks(at::Device device);

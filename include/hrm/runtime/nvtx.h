@@ -5,6 +5,7 @@
 // eval.batch, train.graph_replay. Inside a captured step the host runs nothing but train.graph_replay.
 
 #include <atomic>
+#include <functional>
 
 #include "hrm/config/config.h"
 
@@ -28,8 +29,9 @@ void pop(unsigned listeners, void* annotation);
 // Applies profiling.nvtx. In a build without CUDA there is nobody to listen: says so once when it is asked for.
 void enable_nvtx(const config::ProfilingConfig& config);
 
-// While a StepTrace records: all kinds of ranges become annotations in it.
-void annotate_trace(bool on);
+// While a StepTrace records: all kinds of ranges become annotations in it, and `at_edge` is called where one begins or
+// ends, in the range's thread.
+void annotate_trace(bool on, std::function<void()> at_edge = {});
 
 // The range from construction to destruction on this thread. `name` must be a literal. Free when nobody listens: one
 // load and one branch.

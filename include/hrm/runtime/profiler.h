@@ -11,7 +11,11 @@
 #include <vector>
 
 #include "hrm/config/config.h"
+#include "hrm/formats/trace_file.h"
 
+namespace at {
+struct RecordFunction;
+}
 namespace torch::autograd::profiler {
 struct ProfilerResult;
 }
@@ -58,21 +62,28 @@ class StepTrace {
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  // Waits for the device and writes a Chrome trace (chrome://tracing, Perfetto). With stacks it also writes a text
-  // file, "trace.json" -> "trace_stacks.txt": one line per call stack, outermost frame first, frames separated by ';',
-  // then a blank and the CPU microseconds spent in it, as flame-graph tools read them. Throws Error(environment) on
-  // failure.
-  void finish(const std::filesystem::path& file);
+  // A step begins, the one before it ends: the annotation "ProfilerStep#NUMBER", by which other tools find the steps.
+  void begin_step(int64_t number);
+
+  // Waits for the device and writes a trace for Perfetto, chrome://tracing and HTA (hrm/formats/trace_file.h), packed
+  // where the name ends in ".gz". `info`: which rank it is. The bytes that the allocator and the process hold at the
+  // edges of ranges are added as counters. With stacks it also writes a text file, "trace.json.gz" ->
+  // "trace_stacks.txt": one line per call stack, outermost frame first, frames separated by ';', then a blank and the
+  // CPU microseconds spent in it, as flame-graph tools read them. Throws Error(environment) on failure.
+  void finish(const std::filesystem::path& file, TraceInfo info = {});
 
   // Waits for the device and returns the sums, without a file.
   StepProfile profile();
 
  private:
   struct Stacks;
+  void sample_memory();
   std::unique_ptr<torch::autograd::profiler::ProfilerResult> stop();
 
   at::Device device_;
   bool recording_ = false;
+  std::unique_ptr<at::RecordFunction> step_;
+  std::vector<TraceCounter> counters_;
   std::unique_ptr<Stacks> stacks_;
 };
 

@@ -97,7 +97,7 @@ class LanguageStream::Producer {
         position_(position),
         order_(sources_, options.shape.decoder_len, options.seed),
         rows_(options.global_batch_size / options.ranks),
-        ring_(std::make_shared<internal::BufferRing<internal::LanguageBuffer>>()) {
+        ring_(std::make_shared<internal::BufferRing<internal::LanguageBuffer>>("text")) {
     for (int64_t i = 0; i < options.prefetch_batches + kHeldLanguageBatches; ++i) {
       auto buffer = std::make_unique<internal::LanguageBuffer>();
       buffer->batch = internal::allocate_batch(rows_, options.shape, any_packed(sources_), options.pinned);

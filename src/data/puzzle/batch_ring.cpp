@@ -4,7 +4,8 @@
 
 namespace hrm::data::internal {
 
-BatchRing::BatchRing(int64_t count, int64_t rows, const PuzzleMeta& meta, bool pinned, bool picks) {
+BatchRing::BatchRing(int64_t count, int64_t rows, const PuzzleMeta& meta, bool pinned, bool picks)
+    : BufferRing("puzzles") {
   const auto ints = at::TensorOptions().dtype(at::kInt).pinned_memory(pinned);
   for (int64_t i = 0; i < count; ++i) {
     auto buffer = std::make_unique<BatchBuffer>();

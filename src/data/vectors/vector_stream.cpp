@@ -38,7 +38,7 @@ struct PicksBuffer {
 
 class PicksRing : public BufferRing<PicksBuffer> {
  public:
-  PicksRing(int64_t rows, bool pinned) {
+  PicksRing(int64_t rows, bool pinned) : BufferRing("vectors") {
     for (int i = 0; i < kBuffers; ++i) {
       add(std::make_unique<PicksBuffer>(
           PicksBuffer{at::empty({rows}, at::TensorOptions().dtype(at::kLong).pinned_memory(pinned))}));

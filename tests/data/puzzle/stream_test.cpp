@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "data/data_support.h"
+#include "hrm/data/prefetch_stats.h"
 #include "hrm/data/sampler.h"
 #include "hrm/data/sudoku_symmetry.h"
 
@@ -225,12 +226,22 @@ TEST(TrainStream, ErrorsOfTheThreadReachNext) {
 TEST(TrainStream, MeasuresWaiting) {
   // Who asks at once waits for 4 rows of 5 ms; on a busy machine the batch can be there before it is asked for.
   TrainStream slow(std::make_shared<OddDataset>(std::chrono::milliseconds(5), -1), options_for(4), 0);
+  take_prefetch_stats();
   bool waited = false;
+  int asked = 0;
+  double wait_ms = 0;
   for (int tries = 0; tries < 20 && !waited; ++tries) {
     slow.next();
     waited = slow.wait_ms() > 1;
+    ++asked;
+    wait_ms += slow.wait_ms();
   }
   EXPECT_TRUE(waited);
+  auto stats = take_prefetch_stats();
+  ASSERT_EQ(stats.size(), 1u);
+  EXPECT_EQ(stats.at("puzzles").batches, asked);
+  EXPECT_DOUBLE_EQ(stats.at("puzzles").wait_ms, wait_ms);
+  EXPECT_GE(stats.at("puzzles").fill_ms, 20.0 * asked) << "4 rows of 5 ms each";
   // A batch that is ready costs no wait at all; the thread gets some time to make one.
   TrainStream fast(single_dataset(40), options_for(4), 0);
   bool ready = false;
@@ -240,6 +251,8 @@ TEST(TrainStream, MeasuresWaiting) {
     ready = fast.wait_ms() == 0;
   }
   EXPECT_TRUE(ready);
+  stats = take_prefetch_stats();
+  EXPECT_GE(stats.at("puzzles").ready, 1.0);
 }
 
 TEST(TrainStream, RefusesOptionsThatDoNotFit) {
