@@ -9,7 +9,8 @@ after the other. Only a window of steps after the warm-up is recorded. A run of 
 folder is inside the output folder unless run.dir is given.
 
 The output folder gets the reports (*.nsys-rep, *.ncu-rep) and their exports, config.json (the resolved configuration),
-environment.json (commit, GPU, driver, versions, command lines), the program's output, and hotspots.md, a digest.
+environment.json (commit, GPU, driver, versions, command lines), the program's output, and hotspots.md, a digest. With
+systems it also gets nvtx_gpu_proj_sum.csv, the GPU time by NVTX range as nsys counts it.
 """
 import argparse
 import datetime
@@ -120,7 +121,17 @@ def capture_systems(args, command, output):
     export = report.with_suffix(".sqlite")
     check(run_logged(["nsys", "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(export),
                       str(made)], output / "systems_export.log"), output / "systems_export.log", "nsys export")
+    projection_of(made, output)
     return line, export
+
+
+def projection_of(report, output):
+    """Archives nsys's own table of GPU time by NVTX range. In replayed graphs it knows no ranges: gpu_projection does."""
+    table, log = output / "nvtx_gpu_proj_sum.csv", output / "nvtx_gpu_proj_sum.log"
+    line = ["nsys", "stats", "--report", "nvtx_gpu_proj_sum", "--format", "csv", "--force-export=true", str(report)]
+    with open(table, "w", encoding="utf-8") as out, open(log, "w", encoding="utf-8") as errors:
+        code = subprocess.run(line, stdout=out, stderr=errors).returncode
+    check(code, log, "nsys stats")
 
 
 def capture_compute(args, command, output):
@@ -179,7 +190,8 @@ def capture(args):
         raise cli.Failure(cli.MACHINE, f"cannot make the output folder '{output}': {e.strerror}") from None
 
     # What an earlier capture left in this folder must not pass for this one's.
-    for name in ("systems.nsys-rep", "systems.sqlite", "compute.ncu-rep", "compute.csv", "hotspots.md"):
+    for name in ("systems.nsys-rep", "systems.sqlite", "compute.ncu-rep", "compute.csv", "hotspots.md",
+                 "nvtx_gpu_proj_sum.csv"):
         (output / name).unlink(missing_ok=True)
 
     facts = archive(args, args.command, output)
