@@ -14,7 +14,7 @@ namespace ranges {
 namespace {
 
 constexpr unsigned kAll = static_cast<unsigned>(RangeKind::step) | static_cast<unsigned>(RangeKind::data) |
-                          static_cast<unsigned>(RangeKind::eval);
+                          static_cast<unsigned>(RangeKind::eval) | static_cast<unsigned>(RangeKind::sample);
 
 void set(unsigned bits, unsigned mask) {
   unsigned old = active.load();
@@ -47,7 +47,7 @@ void pop([[maybe_unused]] unsigned listeners, void* annotation) {
 void enable_nvtx(const config::ProfilingConfig& config) {
   unsigned bits = 0;
   if (config.nvtx_enabled) {
-    bits = static_cast<unsigned>(RangeKind::step);
+    bits = static_cast<unsigned>(RangeKind::step) | static_cast<unsigned>(RangeKind::sample);
     if (config.nvtx_include_data) bits |= static_cast<unsigned>(RangeKind::data);
     if (config.nvtx_include_eval) bits |= static_cast<unsigned>(RangeKind::eval);
 #if !HRM_WITH_CUDA

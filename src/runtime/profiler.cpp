@@ -13,11 +13,13 @@
 #include <unordered_map>
 
 #include "hrm/base/error.h"
+#include "hrm/base/file.h"
 #include "hrm/build_config.h"
 #include "hrm/runtime/device.h"
 #include "hrm/runtime/kernel_groups.h"
 #include "hrm/runtime/nvtx.h"
 #include "op_stacks.h"
+#include "trace_phases.h"
 
 #if HRM_WITH_CUDA
 #include <cuda_profiler_api.h>
@@ -168,6 +170,12 @@ StepProfile summarize(const std::vector<Event>& events) {
   return profile;
 }
 
+void add_phase_ranges(const std::filesystem::path& file) {
+  const std::string recorded = read_text(file, ExitCode::environment);
+  const std::string trace = with_phase_ranges(recorded);
+  if (trace.size() != recorded.size()) write_text_atomic(file, trace);
+}
+
 }  // namespace
 
 struct StepTrace::Stacks : OpStacks {};
@@ -224,6 +232,7 @@ void StepTrace::finish(const std::filesystem::path& file) {
   // Beside it at first: an older trace stays until there is a new one, and does not pass for it.
   const std::filesystem::path temporary = file.parent_path() / (".tmp-" + file.filename().string());
   result->save(temporary.string());
+  add_phase_ranges(temporary);
   std::error_code error, ignored;
   std::filesystem::rename(temporary, file, error);
   if (error) std::filesystem::remove(temporary, ignored);
