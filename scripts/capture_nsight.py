@@ -10,7 +10,8 @@ folder is inside the output folder unless run.dir is given.
 
 The output folder gets the reports (*.nsys-rep, *.ncu-rep) and their exports, config.json (the resolved configuration),
 environment.json (commit, GPU, driver, versions, command lines), the program's output, hotspots.md, a digest, and
-roofline.svg, a picture of its kernels against the GPU's limits.
+roofline.svg, a picture of its kernels against the GPU's limits. With systems it also gets nvtx_gpu_proj_sum.csv, the GPU
+time by NVTX range as nsys counts it.
 """
 import argparse
 import datetime
@@ -119,7 +120,17 @@ def capture_systems(args, command, output):
     export = report.with_suffix(".sqlite")
     check(run_logged(["nsys", "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(export),
                       str(made)], output / "systems_export.log"), output / "systems_export.log", "nsys export")
+    projection_of(made, output)
     return line, export
+
+
+def projection_of(report, output):
+    """Archives nsys's own table of GPU time by NVTX range. In replayed graphs it knows no ranges: gpu_projection does."""
+    table, log = output / "nvtx_gpu_proj_sum.csv", output / "nvtx_gpu_proj_sum.log"
+    line = ["nsys", "stats", "--report", "nvtx_gpu_proj_sum", "--format", "csv", "--force-export=true", str(report)]
+    with open(table, "w", encoding="utf-8") as out, open(log, "w", encoding="utf-8") as errors:
+        code = subprocess.run(line, stdout=out, stderr=errors).returncode
+    check(code, log, "nsys stats")
 
 
 def capture_compute(args, command, output):
@@ -185,7 +196,8 @@ def capture(args):
         raise cli.Failure(cli.MACHINE, f"cannot make the output folder '{output}': {e.strerror}") from None
 
     # What an earlier capture left in this folder must not pass for this one's.
-    for name in ("systems.nsys-rep", "systems.sqlite", "compute.ncu-rep", "compute.csv", "hotspots.md", "roofline.svg"):
+    for name in ("systems.nsys-rep", "systems.sqlite", "compute.ncu-rep", "compute.csv", "hotspots.md", "roofline.svg",
+                 "nvtx_gpu_proj_sum.csv"):
         (output / name).unlink(missing_ok=True)
 
     facts = archive(args, args.command, output)

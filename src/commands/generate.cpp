@@ -18,6 +18,7 @@
 #include "hrm/formats/json.h"
 #include "hrm/formats/jsonl.h"
 #include "hrm/formats/record_file.h"
+#include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/answer_text.h"
 #include "hrm/tasks/generation.h"
 #include "hrm/tasks/registry.h"
@@ -275,9 +276,12 @@ int run_generate(const GenerateOptions& o) {
 
   tasks::Generator generator(*writer.model, {.batch_size = o.batch_size, .cuda_graphs = writer.cuda_graphs});
   Printer printer(prompts, o, writer);
-  generator.run(ids, options,
-                {.on_token = [&](int64_t row, int32_t id) { return printer.add(row, id); },
-                 .on_end = [&](int64_t row, const tasks::Generated& generated) { printer.end(row, generated); }});
+  {
+    const ProfilerRange range(RangeKind::sample, "generate");
+    generator.run(ids, options,
+                  {.on_token = [&](int64_t row, int32_t id) { return printer.add(row, id); },
+                   .on_end = [&](int64_t row, const tasks::Generated& generated) { printer.end(row, generated); }});
+  }
   log::progress_done();
   const double seconds = printer.seconds();
   const size_t rows = prompts.size() * static_cast<size_t>(o.samples);

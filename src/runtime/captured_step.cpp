@@ -1,6 +1,7 @@
 #include "hrm/runtime/captured_step.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
@@ -13,6 +14,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+
+#include "hrm/runtime/streams.h"
 #endif
 
 namespace hrm {
@@ -41,13 +44,6 @@ std::string shapes_text(const CapturedStep::Key& key) {
 }
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
-
-// One side stream for all warm-ups and captures of the process: they never run at the same time. The cuBLAS workspaces
-// that a warm-up makes belong to this stream, so that the capture finds them there.
-c10::cuda::CUDAStream side_stream(c10::DeviceIndex device) {
-  static const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device);
-  return stream;
-}
 
 // The memory pool that all graphs share while there are any. LibTorch frees it with the last graph, and the next graph
 // starts a new pool.
@@ -88,8 +84,10 @@ class Graph {
   void finish() {
     const cudaError_t ended = end();
     C10_CUDA_CHECK(ended);
-    // For the cudaMallocAsync allocator, whose allocations are part of the graph.
-    C10_CUDA_CHECK(cudaGraphInstantiateWithFlags(&exec_, graph_, cudaGraphInstantiateFlagAutoFreeOnLaunch));
+    // The first for the cudaMallocAsync allocator, whose allocations are part of the graph. The second lets compute
+    // kernels go before those of the communication, whatever stream the graph is launched in.
+    C10_CUDA_CHECK(cudaGraphInstantiateWithFlags(
+        &exec_, graph_, cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority));
     cudaGraphDestroy(graph_);
     graph_ = nullptr;
   }
@@ -140,6 +138,16 @@ std::string first_line_of(const std::exception& error) {
 
 }  // namespace
 
+// The cuBLAS workspaces that a warm-up makes belong to this stream, so that the capture finds them there.
+c10::cuda::CUDAStream compute_stream(c10::DeviceIndex device) {
+  static const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device);
+  return stream;
+}
+
+c10::cuda::CUDAStream communication_stream(c10::DeviceIndex device) {
+  return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device);
+}
+
 struct CapturedStep::Entry {
   int64_t eager_runs = 0;
   std::vector<InputFacts> inputs;
@@ -148,7 +156,7 @@ struct CapturedStep::Entry {
 
 void CapturedStep::run_aside(const std::function<void()>& work) {
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(options_.device.index());
-  const c10::cuda::CUDAStream side = side_stream(current.device_index());
+  const c10::cuda::CUDAStream side = compute_stream(current.device_index());
   order(current, side);
   {
     const c10::cuda::CUDAStreamGuard guard(side);
@@ -158,7 +166,7 @@ void CapturedStep::run_aside(const std::function<void()>& work) {
 }
 
 bool CapturedStep::capture(const Key& key, Entry& entry, const std::function<void()>& work) {
-  const c10::cuda::CUDAStream side = side_stream(options_.device.index());
+  const c10::cuda::CUDAStream side = compute_stream(options_.device.index());
   c10::cuda::device_synchronize();
   // The warm-up's temporaries are of no more use: the graph has memory of its own.
   allocator::emptyCache();
@@ -178,6 +186,7 @@ bool CapturedStep::capture(const Key& key, Entry& entry, const std::function<voi
 }
 
 void CapturedStep::run(const Key& key, const std::vector<at::Tensor>& inputs, const std::function<void()>& work) {
+  ++eager_runs_;  // unless it is replayed
   if (!options_.enabled || !options_.device.is_cuda()) return work();
   std::unique_ptr<Entry>& slot = entries_[key];
   if (!slot) slot = std::make_unique<Entry>();
@@ -200,6 +209,7 @@ void CapturedStep::run(const Key& key, const std::vector<at::Tensor>& inputs, co
   }
   entry.graph->replay();
   ++replays_;
+  --eager_runs_;
 }
 
 void CapturedStep::forget_others(const Key& key) {
@@ -223,6 +233,7 @@ int64_t graph_pool_bytes_in_use() {
 struct CapturedStep::Entry {};
 
 void CapturedStep::run(const Key&, const std::vector<at::Tensor>&, const std::function<void()>& work) {
+  ++eager_runs_;
   work();
 }
 
@@ -234,11 +245,46 @@ int64_t graph_pool_bytes_in_use() {
 
 #endif
 
+namespace {
+
+// All objects, in the order of their construction.
+struct Registry {
+  std::mutex mutex;
+  std::vector<const CapturedStep*> steps;
+};
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
+}  // namespace
+
+std::vector<CapturedWork> captured_works() {
+  const std::lock_guard lock(registry().mutex);
+  std::vector<CapturedWork> works;
+  for (const CapturedStep* step : registry().steps) {
+    works.push_back({.name = step->options_.name,
+                     .enabled = step->options_.enabled && step->options_.device.is_cuda(),
+                     .graphs = static_cast<int64_t>(step->graphs_),
+                     .eager_runs = step->eager_runs_,
+                     .replays = step->replays_,
+                     .reason = step->reason_});
+  }
+  return works;
+}
+
 CapturedStep::CapturedStep(CapturedStepOptions options) : options_(std::move(options)) {
+  {
+    const std::lock_guard lock(registry().mutex);
+    registry().steps.push_back(this);
+  }
   if (options_.enabled && options_.device.is_cuda() && !options_.refusal.empty()) refuse(options_.refusal);
 }
 
-CapturedStep::~CapturedStep() = default;
+CapturedStep::~CapturedStep() {
+  const std::lock_guard lock(registry().mutex);
+  std::erase(registry().steps, this);
+}
 
 void CapturedStep::refuse(std::string reason) {
   reason_ = std::move(reason);

@@ -8,6 +8,8 @@ namespace {
 
 // Of libraries; the first entry that fits counts.
 constexpr KernelGroup kLibraryGroups[] = {
+    {"phase_end", "marks of phases"},
+    {"phase_begin", "marks of phases"},
     {"flash", "attention"},
     {"fmha", "attention"},
     {"attention", "attention"},

@@ -17,7 +17,7 @@ namespace ranges {
 namespace {
 
 constexpr unsigned kAll = static_cast<unsigned>(RangeKind::step) | static_cast<unsigned>(RangeKind::data) |
-                          static_cast<unsigned>(RangeKind::eval);
+                          static_cast<unsigned>(RangeKind::eval) | static_cast<unsigned>(RangeKind::sample);
 
 // What a trace does at the edges of ranges. Ranges that end while a trace stops may still call it.
 std::mutex edge_mutex;
@@ -61,7 +61,7 @@ void pop([[maybe_unused]] unsigned listeners, void* annotation) {
 void enable_nvtx(const config::ProfilingConfig& config) {
   unsigned bits = 0;
   if (config.nvtx_enabled) {
-    bits = static_cast<unsigned>(RangeKind::step);
+    bits = static_cast<unsigned>(RangeKind::step) | static_cast<unsigned>(RangeKind::sample);
     if (config.nvtx_include_data) bits |= static_cast<unsigned>(RangeKind::data);
     if (config.nvtx_include_eval) bits |= static_cast<unsigned>(RangeKind::eval);
 #if !HRM_WITH_CUDA

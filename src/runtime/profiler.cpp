@@ -22,6 +22,7 @@
 #include "hrm/runtime/memory.h"
 #include "hrm/runtime/nvtx.h"
 #include "op_stacks.h"
+#include "trace_phases.h"
 
 #if HRM_WITH_CUDA
 #include <cuda_profiler_api.h>
@@ -172,6 +173,12 @@ StepProfile summarize(const std::vector<Event>& events) {
   return profile;
 }
 
+void add_phase_ranges(const std::filesystem::path& file) {
+  const std::string recorded = read_text(file, ExitCode::environment);
+  const std::string trace = with_phase_ranges(recorded);
+  if (trace.size() != recorded.size()) write_text_atomic(file, trace);
+}
+
 }  // namespace
 
 struct StepTrace::Stacks : OpStacks {};
@@ -255,6 +262,7 @@ void StepTrace::finish(const std::filesystem::path& file, TraceInfo info) {
   try {
     result->save(raw.string());
     require(std::filesystem::exists(raw), ExitCode::environment, "no file can be made in its folder");
+    add_phase_ranges(raw);
     std::filesystem::remove(temporary, ignored);
     write_trace_file(raw, temporary, info);
     rename_path(temporary, file);

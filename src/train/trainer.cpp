@@ -114,6 +114,9 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
     clock_ = std::make_unique<parallel::StepClock>(runtime.device);
     comm_->set_clock(clock_.get());
   }
+  if (config.profiling.phases && (runtime.device.is_cpu() || runtime.own_kernels)) {
+    phases_ = std::make_unique<PhaseClock>(runtime.device);
+  }
   stop_ = at::zeros({}, on_device.dtype(at::kDouble));
   window_ = std::make_unique<MetricWindow>(num_task_sums_, sums - num_task_sums_, !comm_->alone(),
                                            task.has_switched_metrics());
@@ -196,10 +199,24 @@ void Trainer::run_steps(int64_t count) {
   }
 }
 
+bool Trainer::run_repeated(int64_t repeats, int64_t count) {
+  // One number longer than the keys of steps.
+  const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_, task_.graph_key(), repeats};
+  const PhaseClock::Scope measured(phases_.get());
+  for (int64_t i = 0; i < count; ++i) {
+    captured_.run(shape, captured_inputs(), [&] {
+      for (int64_t step = 0; step < repeats; ++step) device_step();
+    });
+  }
+  return captured_.captured(shape);
+}
+
 // One optimizer step. Nothing here waits for the device: metrics travel to the host on their own (collect_metrics).
 void Trainer::train_step() {
   failpoint::hit(Failpoint::step_begin);
   const ProfilerRange range(RangeKind::step, "train.step");
+  const PhaseClock::Scope measured(phases_.get());
+  if (phases_ && steps_made_ == 0) phases_->begin();
   // The first ones also read data, choose algorithms and capture: no step's time limit holds for them.
   alive(steps_made_++ < config_.runtime.graph_warmup_steps + 2 ? "first steps" : "step");
   const int64_t step = step_ + 1;  // the schedule, the samples and the draws of this step are numbered from 1
@@ -211,6 +228,7 @@ void Trainer::train_step() {
     window_->add_data_wait(waited);
     data_wait_ms_ += waited;
   }
+  task_.prepare_step(step);
   lr_.fill_(config_.optim.lr * factor);
   if (!comm_->alone()) stop_.fill_(stop_wanted_ ? 1 : 0);
 
@@ -220,10 +238,7 @@ void Trainer::train_step() {
   }
 
   const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_, task_.graph_key()};
-  std::vector<at::Tensor> inputs = task_.step_inputs();
-  inputs.push_back(lr_);
-  inputs.push_back(stop_);
-  if (gradient_factor_.defined()) inputs.push_back(gradient_factor_);
+  const std::vector<at::Tensor> inputs = captured_inputs();
   if (captured_.captured(shape)) {
     const ProfilerRange replay(RangeKind::step, "train.graph_replay");
     captured_.run(shape, inputs, {});
@@ -239,6 +254,7 @@ void Trainer::train_step() {
     });
   }
   task_.finish_step();
+  if (phases_ && logged(step)) phases_->read(step);
   reader_.push(step, step_values_);
   window_->queued(step, now_seconds());
   step_ = step;
@@ -252,11 +268,22 @@ void Trainer::flip_bit() {
   first.view(at::kInt).bitwise_xor_(1 << 20);
 }
 
+// What the host refills before each step.
+std::vector<at::Tensor> Trainer::captured_inputs() const {
+  std::vector<at::Tensor> inputs = task_.step_inputs();
+  inputs.push_back(lr_);
+  inputs.push_back(stop_);
+  if (gradient_factor_.defined()) inputs.push_back(gradient_factor_);
+  return inputs;
+}
+
 // The device's part of a step, once captured never called again: it reads nothing from the host that changes.
 void Trainer::device_step() {
   nn::ParameterSet& parameters = task_.parameters();
+  // Since the step before: copies of the batch, and waiting for the host.
+  if (phases_) phases_->end(Phase::data);
   {
-    const ProfilerRange range(RangeKind::step, "optimizer.zero_grad");
+    const PhaseRange range(Phase::zero_grad);
     reducer_->clear();
     step_values_.zero_();
     if (!comm_->alone()) {
@@ -276,7 +303,7 @@ void Trainer::device_step() {
   if (gradient_factor_.defined()) task_sums.mul_(gradient_factor_);
   {
     // What follows sees the gradient of the global batch, the same bits on every rank.
-    const ProfilerRange range(RangeKind::step, "all_reduce");
+    const PhaseRange range(Phase::all_reduce);
     std::unique_ptr<parallel::Pending> sums;
     if (!comm_->alone()) {
       sums = comm_->start_all_reduce(step_values_.narrow(0, 0, summed_values(comm_->ranks(), num_task_sums_)),
@@ -290,7 +317,7 @@ void Trainer::device_step() {
   optim::GradNorm norm;
   at::Tensor loss;
   {
-    const ProfilerRange range(RangeKind::step, "grad_clip");
+    const PhaseRange range(Phase::grad_clip);
     loss = task_.step_loss(task_sums);
     // Once a step gives up, every later one is skipped too, until the host has noticed and stops. So the weights in the
     // dump are those before the bad steps.
@@ -301,7 +328,7 @@ void Trainer::device_step() {
                    : optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip, 2, extras);
   }
   {
-    const ProfilerRange range(RangeKind::step, "optimizer.step");
+    const PhaseRange range(Phase::optimizer_step);
     // Averages and compute copies follow the weights in the same pass; with shards the copies when all have arrived.
     const at::Tensor ratio = extra.select(0, kUpdateRatio);
     if (shards_) {
@@ -312,7 +339,14 @@ void Trainer::device_step() {
     }
     task_.update_extra(skip_);
   }
+  const PhaseRange range(Phase::report);
   report_step(loss, norm.nonfinite, extra);
+}
+
+// After work that belongs to no step and began at `start_s`.
+void Trainer::pause_over(double start_s) {
+  window_->add_pause(now_seconds() - start_s);
+  if (phases_) phases_->begin();
 }
 
 void Trainer::alive(const char* doing) {
@@ -388,9 +422,13 @@ bool Trainer::evaluate() {
           "eval.weights is 'ema', but optim.ema is 0: there is no average to evaluate");
   const bool with_ema = ema() && which != config::EvalWeights::raw;
   std::vector<std::pair<std::string, tasks::NamedValues>> results;  // by prefix
+  std::vector<double> eval_ms;                                      // of each result: of its batches
   // False when a signal asked to stop meanwhile, on all ranks.
   const auto run_one = [&](const std::string& prefix) {
     EvalReporter reporter;
+    const PhaseClock::Scope measured(phases_.get());
+    const PhaseTimes before = phases_ ? phases_->totals() : PhaseTimes();
+    if (phases_) phases_->begin();
     try {
       results.emplace_back(prefix, task_.evaluate([&](const tasks::EvalProgress& progress) {
         alive("evaluation");
@@ -401,6 +439,10 @@ bool Trainer::evaluate() {
     } catch (const Interrupted&) {
       return false;
     }
+    const auto ms = [](const PhaseTimes& times) {
+      return tasks::find_value(times, phase_name(Phase::eval_batch)).value_or(0);
+    };
+    eval_ms.push_back(phases_ ? ms(phases_->totals()) - ms(before) : 0);
     return true;
   };
   if (with_ema) {
@@ -413,9 +455,11 @@ bool Trainer::evaluate() {
   }
   if (!with_ema && !run_one("eval")) return false;
   if (with_ema && which == config::EvalWeights::both && !run_one("eval_raw")) return false;
-  for (const auto& [prefix, result] : results) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto& [prefix, result] = results[i];
     std::vector<std::pair<std::string, double>> line;
     for (const auto& [key, value] : result) line.emplace_back(prefix + "/" + key, value);
+    if (eval_ms[i] > 0) line.emplace_back(cat("perf/phase/", phase_name(Phase::eval_batch), "_ms"), eval_ms[i]);
     log_.write(step_, line);
     log::info("step ", step_, " evaluation", prefix == "eval_raw" ? " (raw weights)" : "", ": ",
               task_.eval_text(result));
@@ -424,7 +468,7 @@ bool Trainer::evaluate() {
   early_stop_->add(score_);
   last_eval_step_ = step_;
   last_saved_step_ = -1;  // a checkpoint of before knows nothing of the evaluation
-  window_->add_pause(now_seconds() - start);
+  pause_over(start);
   return true;
 }
 

@@ -67,7 +67,7 @@ void Trainer::save() {
             " checkpoints could not be written (train.max_lost_checkpoints): ", saver_->failure());
   }
   last_saved_step_ = step_;
-  window_->add_pause(now_seconds() - start);
+  pause_over(start);
 }
 
 void Trainer::save_if_best() {

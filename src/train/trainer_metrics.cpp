@@ -90,7 +90,12 @@ void Trainer::write_window(int64_t step) {
     line.emplace_back("perf/data_fill_ms_" + source, stats.fill_ms / batches);
   }
   if (clock_) line.emplace_back("perf/comm_wait_ms", window_->mean_rank_wait_ms() / comm_->ranks());
-  for (const auto& [key, value] : task_.take_performance(times.steps, times.step_s * 1e3))
+  tasks::NamedValues phases = phases_ ? phases_->take(step) : tasks::NamedValues();
+  for (auto& [name, ms] : phases) ms /= static_cast<double>(times.steps);
+  for (const auto& [name, ms] : phases) {
+    if (name != phase_name(Phase::eval_batch)) line.emplace_back(cat("perf/phase/", name, "_ms"), ms);
+  }
+  for (const auto& [key, value] : task_.take_performance(times.steps, times.step_s * 1e3, phases))
     line.emplace_back("perf/" + key, value);
   line.emplace_back("perf/samples_per_s", samples_per_s);
   for (const auto& [key, value] : summary) {

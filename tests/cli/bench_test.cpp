@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/program.h"
 #include "hrm/formats/input_window.h"
@@ -75,10 +76,105 @@ TEST(BenchStep, TimesAndTableAndNothingLeftBehind) {
   EXPECT_EQ(entries(dir.path()), 1U);  // the JSON file alone
 }
 
+// They are all of the time of a step.
+void check_phases(const json& out, const std::set<std::string>& names) {
+  std::set<std::string> found;
+  double sum = 0;
+  for (const json& phase : out.at("phases")) {
+    EXPECT_GE(phase.at("ms_per_step").get<double>(), 0) << phase;
+    found.insert(phase.at("name").get<std::string>());
+    sum += phase.at("ms_per_step").get<double>();
+  }
+  EXPECT_EQ(found, names);
+  const double mean = out.at("step_ms").at("mean").get<double>();
+  EXPECT_NEAR(sum, mean, 0.03 * mean);
+}
+
+TEST(BenchStep, PhasesAddUpToTheStep) {
+  const TempDir dir;
+  const fs::path file = dir / "step.json";
+  const auto bench = [&](const std::vector<std::string>& more) {
+    const Result result = run(with(with({"bench", "step", "--steps", "20", "--warmup", "2", "--settle", "0",
+                                         "--profile-steps", "0", "--json", file.string()},
+                                        tiny(dir.path())),
+                                   more));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return std::pair{result.out, json::parse(read(file))};
+  };
+  const std::set<std::string> names{"data",       "optimizer.zero_grad", "forward",        "backward",
+                                    "all_reduce", "grad_clip",           "optimizer.step", "report"};
+  const auto [text, whole] = bench({});
+  EXPECT_NE(text.find("phase, by the device's clock"), std::string::npos) << text;
+  check_phases(whole, names);
+  check_phases(bench({"train.micro_batch_size=2"}).second, names);
+  const auto [quiet, off] = bench({"profiling.phases=false"});
+  EXPECT_EQ(quiet.find("phase, by"), std::string::npos) << quiet;
+  EXPECT_FALSE(off.contains("phases"));
+}
+
+TEST(BenchStep, PhasesOfAContrastiveStep) {
+  const TempDir dir;
+  const fs::path file = dir / "step.json";
+  const Result result = run({"bench",
+                             "step",
+                             "--steps",
+                             "10",
+                             "--warmup",
+                             "2",
+                             "--settle",
+                             "0",
+                             "--profile-steps",
+                             "0",
+                             "--json",
+                             file.string(),
+                             "task=contrastive",
+                             "run.dir=" + dir.path().string(),
+                             "data.train=" + test::source_dir() + "/data/digits",
+                             "contrastive.learned_slots=24",
+                             "contrastive.state_dim=16",
+                             "train.global_batch_size=32",
+                             "runtime.device=cpu",
+                             "runtime.threads=1"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  check_phases(json::parse(read(file)), {"data", "optimizer.zero_grad", "prepare", "window", "all_reduce", "grad_clip",
+                                         "optimizer.step", "project", "report"});
+}
+
+TEST(BenchGraphs, ListsWhatIsCapturedAndTimesBatches) {
+  const TempDir dir;
+  const fs::path file = dir / "graphs.json";
+  const Result result = run(with({"bench", "graphs", "--batches", "4,8", "--repeats", "1,2", "--steps", "4", "--warmup",
+                                  "1", "--settle", "0", "--json", file.string()},
+                                 tiny(dir.path())));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json out = json::parse(read(file));
+  std::map<std::string, std::string> works;
+  for (const json& work : out.at("works")) works[work.at("work")] = work.at("state");
+  for (const char* work : {"training step", "evaluation"})
+    EXPECT_EQ(works.at(work), "eager: CUDA graphs need a GPU") << work;
+  EXPECT_TRUE(works.at("batch").starts_with("eager: its copy"));
+  ASSERT_EQ(out.at("batches").size(), 2U);
+  for (size_t i = 0; i < 2; ++i) {
+    const json& row = out.at("batches")[i];
+    EXPECT_EQ(row.at("global_batch_size"), i == 0 ? 4 : 8);
+    EXPECT_GT(row.at("eager_ms"), 0);
+    EXPECT_GT(row.at("graph_ms"), 0);
+    ASSERT_EQ(row.at("repeats").size(), 2U);
+    EXPECT_EQ(row.at("repeats")[1].at("steps_per_graph"), 2);
+    EXPECT_GT(row.at("repeats")[1].at("ms_per_step"), 0);
+  }
+  EXPECT_NE(result.out.find("K=2"), std::string::npos) << result.out;
+  EXPECT_EQ(entries(dir.path()), 1U);
+  expect_refusal(run(with({"bench", "graphs", "--batches", "0"}, tiny(dir.path()))), 2, "--batches");
+  expect_refusal(run(with({"bench", "graphs", "--batches", "6"}, with(tiny(dir.path()), {"train.micro_batch_size=4"}))),
+                 2, "train.micro_batch_size");
+}
+
 TEST(BenchStep, WithoutATable) {
   const TempDir dir;
-  const Result result = run(with(
-      {"bench", "step", "--steps", "1", "--warmup", "1", "--settle", "0", "--profile-steps", "0"}, tiny(dir.path())));
+  const Result result = run(with({"bench", "step", "--steps", "1", "--warmup", "1", "--settle", "0", "--profile-steps",
+                                  "0", "profiling.phases=false"},
+                                 tiny(dir.path())));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.out.find("ms/step"), std::string::npos);
 }
@@ -394,6 +490,27 @@ TEST(Profiling, TraceOfAWindowOfSteps) {
   EXPECT_EQ(ranges["ProfilerStep#4"], 1);
   EXPECT_EQ(ranges["ProfilerStep#5"], 0);
   EXPECT_NE(read(dir / "runs/run/traces/trace_rank_0_stacks.txt").find("hrm::train::Trainer::run"), std::string::npos);
+
+  // The metrics have the phases: those of the steps, and of the evaluation.
+  std::ifstream lines(dir / "runs/run/metrics.jsonl");
+  bool trained = false, evaluated = false;
+  for (std::string line; std::getline(lines, line);) {
+    const json values = json::parse(line);
+    if (values.contains("perf/step_ms")) {
+      trained = true;
+      double sum = 0;
+      for (const auto& [key, value] : values.items()) {
+        if (key.starts_with("perf/phase/")) sum += value.get<double>();
+      }
+      EXPECT_GT(values.at("perf/phase/forward_ms"), 0);
+      EXPECT_FALSE(values.contains("perf/phase/eval.batch_ms"));
+      EXPECT_NEAR(sum, values.at("perf/step_ms").get<double>(), 0.1 * sum) << "recording a trace takes its time, too";
+    } else if (values.contains("eval/accuracy")) {
+      evaluated = true;
+      EXPECT_GT(values.at("perf/phase/eval.batch_ms"), 0);
+    }
+  }
+  EXPECT_TRUE(trained && evaluated);
 }
 
 // The window of Nsight ends the run, which can be continued.

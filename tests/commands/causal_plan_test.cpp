@@ -159,6 +159,7 @@ TEST_P(CausalPlanPeak, IsThatOfAStep) {
     {
       const at::NoGradGuard no_grad;
       task.load_batch(index, 1);
+      task.prepare_step(index);
     }
     for (int64_t i = 0; i < task.plan().micro_batches; ++i) task.forward_backward(i, {}, sums);
   };

@@ -1,4 +1,4 @@
-"""trace_table, hotspots, overlap and capture_nsight.py on small stored inputs, and with stand-ins for nsys, ncu and
+"""trace_table, hotspots, overlap, gpu_projection and capture_nsight.py on small stored inputs, and with stand-ins for nsys, ncu and
 hrm_train."""
 
 import json
@@ -17,6 +17,7 @@ SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS / "lib"))
 import kernel_counters  # noqa: E402
 import kernel_profile  # noqa: E402
+import projection  # noqa: E402
 
 MM = "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"
 SILU = "void at::native::vectorized_elementwise_kernel<4, at::native::silu_functor>(int)"
@@ -323,6 +324,93 @@ class Overlap(Case):
         self.assert_one_error(self.run_script("overlap"), 2, "see 'overlap --help'")
 
 
+def mark(phase):
+    """The name of the kernel at a phase's end; of the one that begins, for ''."""
+    return f"void hrm::cuda::phase_end<hrm::cuda::phases::{phase}>(long*, int)" if phase else "hrm::cuda::phase_begin(long*)"
+
+
+class Projection(Case):
+    """A replayed step (graph launch 1) with marks, and an eager evaluation without them, by the ranges that started it."""
+
+    KERNELS = [  # name, stream, start, duration, correlation
+        (mark("report"), 7, 90, 2, 9), ("copy", 7, 95, 5, 2), (mark("data"), 7, 100, 2, 1), (MM, 7, 102, 300, 1),
+        # Started early: it waits for the product until 402.
+        (SILU, 7, 350, 100, 1), (mark("forward"), 7, 450, 2, 1), (MM, 7, 460, 200, 1),
+        ("ncclDevKernel_AllReduce(x)", 20, 500, 100, 1), (mark("backward"), 7, 660, 2, 1),
+        (SILU, 7, 662, 50, 1), (mark("optimizer_step"), 7, 720, 2, 1), ("argmax", 7, 900, 40, 3)]
+    RANGES = [("train.step", 0, 60, 1), ("data.next_batch", 5, 20, 1), ("train.graph_replay", 30, 20, 1),
+              ("eval.batch", 70, 30, 1), ("other thread", 0, 1000, 2)]
+    LAUNCHES = [(1, 35), (2, 10), (3, 80), (9, -20)]
+    #          stream  busy  kernels
+    EXPECTED = {"data": (10, 7, 2), "forward": (350, 350, 3), "backward": (210, 202, 2), "optimizer.step": (60, 52, 2),
+                "eval.batch": (0, 40, 1), "train.graph_replay": (0, 100, 1), "(no range)": (0, 2, 1)}
+
+    def trace(self):
+        def event(category, name, tid, ts, dur, correlation=None):
+            return {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur,
+                    "args": {} if correlation is None else {"correlation": correlation}}
+        return self.write("trace.json", {"traceEvents":
+            [event("kernel", *kernel) for kernel in self.KERNELS] +
+            [event("user_annotation", name, thread, start, dur) for name, start, dur, thread in self.RANGES] +
+            [event("cuda_runtime", "cudaLaunchKernel", 1, at, 1, c) for c, at in self.LAUNCHES]})
+
+    def export(self):
+        names = sorted({kernel[0] for kernel in self.KERNELS} | {"train.step"})
+        file = self.dir / "systems.sqlite"
+        with sqlite3.connect(file) as db:
+            db.execute("create table StringIds (id integer, value text)")
+            db.executemany("insert into StringIds values (?, ?)", enumerate(names))
+            db.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start integer, end integer, demangledName integer, "
+                       "streamId integer, correlationId integer)")
+            db.execute("create table CUPTI_ACTIVITY_KIND_RUNTIME (start integer, end integer, correlationId integer)")
+            db.execute("create table NVTX_EVENTS (start integer, end integer, text text, textId integer, globalTid integer)")
+            for name, stream, start, dur, correlation in self.KERNELS:
+                db.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, ?, ?, ?)",
+                           (start * 1000, (start + dur) * 1000, names.index(name), stream, correlation))
+            for correlation, at in self.LAUNCHES:
+                db.execute("insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, ?)",
+                           (at * 1000, at * 1000 + 500, correlation))
+            for name, start, dur, thread in self.RANGES:
+                text = (None, names.index(name)) if name == "train.step" else (name, None)
+                db.execute("insert into NVTX_EVENTS values (?, ?, ?, ?, ?)",
+                           (start * 1000, (start + dur) * 1000, *text, thread))
+        return file
+
+    def test_rows(self):
+        for file in (self.trace(), self.export()):
+            rows, steps = projection.read(file)
+            self.assertEqual(steps, 1)
+            found = {row.name: (round(row.us), round(row.busy_us), row.kernels) for row in rows}
+            self.assertEqual(found, self.EXPECTED, file)
+            # From the first mark to the last.
+            self.assertAlmostEqual(sum(row.us for row in rows), 722 - 92)
+
+    def test_table(self):
+        result = self.run_script("gpu_projection", str(self.trace()))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertRegex(result.stdout, r"0\.350 +0\.350 .* forward\n")
+        self.assertRegex(result.stdout, r" - +0\.040 .* eval\.batch\n")
+        self.assertRegex(result.stdout, r"0\.630 +0\.753 +12\.0  all, ms per step of 1")
+        half = self.run_script("gpu_projection", str(self.trace()), "--steps", "2").stdout
+        self.assertRegex(half, r"0\.175 +0\.175 .* forward\n")
+
+    def test_names_are_those_of_the_program(self):
+        names = projection.phase_names()
+        self.assertEqual(names["optimizer_step"], "optimizer.step")
+        text = projection.HEADER.read_text()
+        self.assertEqual(len(names), text.count("  X("))
+
+    def test_wrong_input(self):
+        for name, text, part in (("a.json", "[", "no Chrome trace"), ("b.json", {"traceEvents": []}, "no work on a GPU"),
+                                 ("c.sqlite", "x" * 4096, "no export of nsys"), ("d.txt", "", "give a trace.json")):
+            self.assert_one_error(self.run_script("gpu_projection", str(self.write(name, text))), 4, part)
+        damaged = {"ph": "X", "dur": "1", "cat": "kernel", "name": "k", "ts": 0}
+        file = self.write("e.json", {"traceEvents": [damaged]})
+        self.assert_one_error(self.run_script("gpu_projection", str(file)), 4, "damaged")
+        self.assert_one_error(self.run_script("gpu_projection", str(self.dir / "no.sqlite")), 4, "does not exist")
+        self.assert_one_error(self.run_script("gpu_projection"), 2, "see 'gpu_projection --help'")
+
+
 class WrongInput(Case):
     def test_what_is_no_profile(self):
         no_number = {"ph": "X", "dur": "1", "cat": "kernel", "name": "k", "ts": 0}
@@ -366,7 +454,7 @@ class Capture(Case):
         (self.bin / name).write_text(f"#!/bin/sh\n{body}\n")
         (self.bin / name).chmod(0o755)
 
-    def with_nsys(self, code=0):
+    def with_nsys(self, code=0, stats=0):
         # Finds --output, writes the report there, and runs nothing.
         self.stand_in("nsys", f'''
 [ "$1" = --version ] && {{ echo "NVIDIA Nsight Systems version 2025.3"; exit 0; }}
@@ -376,6 +464,7 @@ while [ $# -gt 0 ]; do
   [ "$1" = --output ] && out=$2
   shift
 done
+if [ $mode = stats ]; then echo "Time (%),Total Proj Time (ns)"; exit {stats}; fi
 if [ $mode = export ]; then cp {self.dir}/export.sqlite "$out"; else echo report > "$out.nsys-rep"; exit {code}; fi''')
 
     def with_ncu(self):
@@ -401,7 +490,8 @@ done''')
         out = self.dir / "out"
         names = {file.name for file in out.iterdir()}
         self.assertLessEqual({"systems.nsys-rep", "systems.sqlite", "systems.log", "compute.ncu-rep", "compute.csv",
-                              "config.json", "environment.json", "hotspots.md"}, names)
+                              "config.json", "environment.json", "hotspots.md", "nvtx_gpu_proj_sum.csv"}, names)
+        self.assertIn("Proj Time", (out / "nvtx_gpu_proj_sum.csv").read_text())
         text = (out / "hotspots.md").read_text()
         self.assertIn("- GPU: NVIDIA H200, 580.95.05, 143771 MiB", text)
         self.assertIn("## Longest gaps", text)
@@ -414,6 +504,7 @@ done''')
         self.assertIn("train --config a.json run.name=x", facts["command"])
 
         nsys = (self.dir / "nsys.txt").read_text()
+        self.assertRegex(nsys, r"stats --report nvtx_gpu_proj_sum --format csv .*systems\.nsys-rep")
         for part in ("--capture-range=cudaProfilerApi", "--cuda-graph-trace=node", "--gpu-metrics-devices=all",
                      "profiling.nsight_window=true", "profiling.nvtx.enabled=true", "profiling.trace_steps=2",
                      f"run.dir={out.resolve()}/runs"):
@@ -469,6 +560,9 @@ done''')
     def test_a_failing_profiler(self):
         self.with_nsys(code=1)
         self.assert_one_error(self.capture("--mode", "systems"), 3, "nsys ended with exit code 1", "systems.log")
+        self.with_nsys(stats=1)
+        self.assert_one_error(self.capture("--mode", "systems"), 3, "nsys stats ended with exit code 1",
+                              "nvtx_gpu_proj_sum.log")
         self.stand_in("nsys", "exit 0")
         self.assert_one_error(self.capture("--mode", "systems"), 3, "no step was recorded")
 

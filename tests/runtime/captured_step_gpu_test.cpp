@@ -3,11 +3,14 @@
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
+#include "hrm/runtime/streams.h"
 #include "support/expect_error.h"
 
 namespace hrm {
@@ -61,6 +64,30 @@ TEST(CapturedStepGpu, ReplaysGiveWhatEagerRunsGive) {
 }
 
 // What was left for good gives its memory back, and starts anew should it return after all.
+// Warm-ups and captures run on the compute stream, whose priority is above that of the communication (lower numbers).
+TEST(CapturedStepGpu, ComputesBeforeCommunication) {
+  HRM_NEEDS_GPU();
+  std::vector<int> priorities;
+  CapturedStep step({.name = "training step", .device = kGpu});
+  const at::Tensor a = at::ones({8}, at::device(kGpu));
+  for (int i = 0; i < 5; ++i) {
+    step.run({8}, {a}, [&] {
+      int priority = 0;
+      EXPECT_EQ(cudaStreamGetPriority(c10::cuda::getCurrentCUDAStream(), &priority), cudaSuccess);
+      priorities.push_back(priority);
+      a.add_(1);
+    });
+  }
+  EXPECT_TRUE(step.captured({8}));
+  int communication = 0, lowest = 0, highest = 0;
+  ASSERT_EQ(cudaStreamGetPriority(communication_stream(0), &communication), cudaSuccess);
+  ASSERT_EQ(cudaDeviceGetStreamPriorityRange(&lowest, &highest), cudaSuccess);
+  EXPECT_EQ(communication, lowest);
+  ASSERT_EQ(priorities.size(), 4U);  // three of warm-up and the capture
+  for (const int priority : priorities) EXPECT_LT(priority, communication);
+  EXPECT_EQ(a.sum().item<double>(), 8 * 6);
+}
+
 TEST(CapturedStepGpu, ForgottenShapesFreeTheirMemory) {
   HRM_NEEDS_GPU();
   Training first(4096), second(24), eager(24);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 namespace hrm {
@@ -41,39 +43,105 @@ void sleep_ms(int ms) {
   std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 }
 
+double ms_of(const PhaseTimes& times, const std::string& name) {
+  for (const auto& [key, ms] : times) {
+    if (key == name) return ms;
+  }
+  return -1;
+}
+
 // What the marks' own clock says, on a machine however busy.
-TEST(PhaseClock, MeansOverTheStepsSinceTheLastCall) {
-  PhaseClock clock(at::kCPU, 2);
-  EXPECT_TRUE(clock.take().empty());
-  Bounds zeroth, first;
-  for (int step = 0; step < 2; ++step) {
+TEST(PhaseClock, SumsOfTheStepsSinceTheLastTake) {
+  PhaseClock clock(at::kCPU);
+  EXPECT_TRUE(clock.take(1).empty());
+  Bounds forward, backward;
+  for (int step = 1; step <= 2; ++step) {
     sleep_ms(40);  // nobody's
     const Mark begun = mark([&] { clock.begin(); });
     sleep_ms(10);
-    const Mark one = mark([&] { clock.end(1); });
-    sleep_ms(20 + 20 * step);
-    const Mark zero = mark([&] { clock.end(0); });
-    clock.step();
-    first.add(begun, one);
-    zeroth.add(one, zero);
+    const Mark first = mark([&] { clock.end(Phase::forward); });
+    sleep_ms(20 * step);
+    const Mark second = mark([&] { clock.end(Phase::backward); });
+    forward.add(begun, first);
+    backward.add(first, second);
   }
-  const std::vector<double> means = clock.take();
-  ASSERT_EQ(means.size(), 2U);
-  EXPECT_GE(means[0], std::max(zeroth.least / 2, 30.0));
-  EXPECT_LE(means[0], zeroth.most / 2);
-  EXPECT_GE(means[1], std::max(first.least / 2, 10.0));
-  EXPECT_LE(means[1], first.most / 2);
-  EXPECT_TRUE(clock.take().empty());
+  clock.read(2);
+  const PhaseTimes times = clock.take(2);
+  ASSERT_EQ(times.size(), 2U) << "phases that never ended are left out";
+  EXPECT_EQ(times[0].first, "forward");
+  EXPECT_EQ(times[1].first, "backward");
+  EXPECT_GE(times[0].second, std::max(forward.least, 20.0));
+  EXPECT_LE(times[0].second, forward.most);
+  EXPECT_GE(times[1].second, std::max(backward.least, 60.0));
+  EXPECT_LE(times[1].second, backward.most);
 
   Bounds again;
   const Mark begun = mark([&] { clock.begin(); });
-  again.add(begun, mark([&] { clock.end(1); }));
-  clock.step();
-  const std::vector<double> second = clock.take();
-  ASSERT_EQ(second.size(), 2U);
-  EXPECT_EQ(second[0], 0);
-  EXPECT_GE(second[1], std::max(again.least, 0.0));
-  EXPECT_LE(second[1], again.most);
+  again.add(begun, mark([&] { clock.end(Phase::forward); }));
+  clock.read(3);
+  clock.read(4);
+  const PhaseTimes second = clock.take(4);
+  EXPECT_EQ(ms_of(second, "backward"), 0);
+  EXPECT_GE(ms_of(second, "forward"), std::max(again.least, 0.0));
+  EXPECT_LE(ms_of(second, "forward"), again.most);
+  EXPECT_TRUE(clock.take(3).empty()) << "an older read that was passed by";
+  EXPECT_DOUBLE_EQ(ms_of(clock.totals(), "backward"), times[1].second);
+}
+
+// Of ranges inside each other the innermost has the time; what lies between ranges belongs to the next one.
+TEST(PhaseClock, RangesMarkTheCurrentClock) {
+  { const PhaseRange unheard(Phase::forward); }
+  PhaseClock clock(at::kCPU);
+  const PhaseClock::Scope scope(&clock);
+  const Mark begun = mark([&] { clock.begin(); });
+  sleep_ms(15);
+  Mark ended;
+  {
+    const PhaseRange update(Phase::optimizer_step);
+    {
+      const PhaseRange project(Phase::project);
+      sleep_ms(30);
+    }
+    sleep_ms(5);
+    const Clock::time_point before = Clock::now();
+    ended = {before, before};
+  }
+  ended.latest = Clock::now();
+  const PhaseTimes times = clock.totals();
+  const double whole = ms_of(times, "optimizer.step") + ms_of(times, "project");
+  EXPECT_GE(ms_of(times, "project"), 30);
+  EXPECT_GE(ms_of(times, "optimizer.step"), 20);
+  EXPECT_GE(whole, ms_between(begun.latest, ended.earliest));
+  EXPECT_LE(whole, ms_between(begun.earliest, ended.latest));
+}
+
+TEST(PhaseClock, ARangeThatFailedIsNotMeasured) {
+  PhaseClock clock(at::kCPU);
+  const PhaseClock::Scope scope(&clock);
+  clock.begin();
+  try {
+    const PhaseRange range(Phase::forward);
+    throw std::runtime_error("capture");
+  } catch (const std::runtime_error&) {
+  }
+  { const PhaseRange range(Phase::backward); }
+  const PhaseTimes times = clock.totals();
+  EXPECT_EQ(ms_of(times, "forward"), -1);
+  EXPECT_GE(ms_of(times, "backward"), 0);
+}
+
+TEST(PhaseClock, ScopesNestAndEnd) {
+  PhaseClock first(at::kCPU), second(at::kCPU);
+  EXPECT_EQ(PhaseClock::current(), nullptr);
+  {
+    const PhaseClock::Scope outer(&first);
+    {
+      const PhaseClock::Scope inner(&second);
+      EXPECT_EQ(PhaseClock::current(), &second);
+    }
+    EXPECT_EQ(PhaseClock::current(), &first);
+  }
+  EXPECT_EQ(PhaseClock::current(), nullptr);
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ void overwrite_with_rounded(models::LanguageModel& model, const std::string& for
 template <class Run>
 std::vector<at::Tensor> gradients(Run& run) {
   run.task.load_batch(1, 1);
+  run.task.prepare_step(1);
   at::Tensor sums = at::zeros({static_cast<int64_t>(run.task.metric_names().size())}, at::kDouble);
   run.task.forward_backward(0, {}, sums);
   std::vector<at::Tensor> out{sums};

@@ -74,6 +74,7 @@ TEST(Polychromic, GrpoAsksEachPromptOnceAnEpoch) {
     std::set<std::vector<int64_t>> asked;
     for (int64_t step = 1; step <= 3; ++step) {
       run.task.load_batch(3 * epoch + step, 1);
+      run.task.prepare_step(3 * epoch + step);
       for (auto& prompt : prompts_asked(run.task, 20, 4)) asked.insert(std::move(prompt));
     }
     EXPECT_EQ(asked.size(), 60u) << "epoch " << epoch;
@@ -91,7 +92,10 @@ TEST(Polychromic, GrpoTakesTheBatchesOfFineTuningWherePromptsHaveOneResponse) {
     EXPECT_EQ(several.task.next_batch_digest(2), none.task.next_batch_digest(2));
     EXPECT_NE(several.task.next_batch_digest(2), several.task.next_batch_digest(3)) << "of the two phases";
     EXPECT_EQ(single.task.next_batch_digest(2), single.task.next_batch_digest(3)) << "of the two phases";
-    for (SmallPolychromic* run : {&several, &none, &single}) run->task.load_batch(step, 1);
+    for (SmallPolychromic* run : {&several, &none, &single}) {
+      run->task.load_batch(step, 1);
+      run->task.prepare_step(step);
+    }
   }
 }
 
@@ -109,6 +113,7 @@ TEST(Polychromic, RewardsKnowAllRightAnswersOfAPrompt) {
         dir, with(kGrpo, {"data.train=" + (dir / "train.jsonl").string(), "chat.val_share=0", "grpo.rewards=answer",
                           "grpo.num_generations=64", "grpo.max_completion_length=1", "train.global_batch_size=1"}));
     run.task.load_batch(1, 1);
+    run.task.prepare_step(1);
     const std::vector<at::Tensor> inputs = run.task.step_inputs();
     std::vector<std::string> texts;
     const at::Tensor answered = inputs[3].masked_select(inputs[3].ne(data::kIgnoreLabel));

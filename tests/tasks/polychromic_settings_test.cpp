@@ -33,6 +33,7 @@ Alike answers_of(const Overrides& overrides) {
   SmallPolychromic run(fresh_folder("alike"), overrides);
   tasks::PolychromicTask& task = run.task;
   task.load_batch(1, 1);
+  task.prepare_step(1);
   const bool rewards = task.plan().kind(1) == tasks::PolychromicKind::rewards;
   const int64_t samples = rewards ? task.plan().reward_samples : task.plan().diverse_samples;
   const int64_t prompts = (rewards ? task.plan().micro_rows : task.plan().diverse_prompts) * task.plan().micro_batches;
@@ -107,6 +108,7 @@ TEST(PolychromicSettings, TheLossHasTheTemperatureOfTheSampler) {
   SmallPolychromic run(fresh_folder("formula"), hot);
   testing::move_adapters(run.task, 0.05);
   run.task.load_batch(1, 1);
+  run.task.prepare_step(1);
   const tasks::PolychromicPlan& plan = run.task.plan();
   const at::Tensor weights = run.task.step_inputs()[kAnswerWeights].narrow(
       0, 0, plan.diverse_prompts * plan.micro_batches * plan.diverse_samples);
@@ -123,6 +125,7 @@ TEST(PolychromicSettings, RewardsHaveTheTemperatureOfTheirSampler) {
   SmallPolychromic run(fresh_folder("formula"), settings);
   testing::move_adapters(run.task, 0.05);
   run.task.load_batch(1, 1);
+  run.task.prepare_step(1);
   // Where the policy is the one that sampled: every token its answer's advantage / all tokens.
   const at::Tensor labels = run.task.step_inputs()[kAnswerLabels], advantages = run.task.step_inputs()[kAdvantages];
   const at::Tensor there = labels.ne(data::kIgnoreLabel).to(at::kFloat);
@@ -136,6 +139,7 @@ TEST(PolychromicSettings, RewardsHaveTheTemperatureOfTheirSampler) {
 at::Tensor advantages_with(const Overrides& more) {
   SmallPolychromic run(fresh_folder("shaped"), with({"polychromic.length_norm=none"}, more));
   run.task.load_batch(1, 1);
+  run.task.prepare_step(1);
   const tasks::PolychromicPlan& plan = run.task.plan();
   const int64_t groups = plan.diverse_prompts * plan.micro_batches;
   const at::Tensor weights =

@@ -63,6 +63,7 @@ inline Step step_of(const Overrides& overrides, int64_t step = 1) {
   move_adapters(task, 0.05);
   const at::NoGradGuard no_grad;
   task.load_batch(step, 1);
+  task.prepare_step(step);
   Step out{{}, at::zeros({static_cast<int64_t>(task.metric_names().size())}, at::kDouble)};
   const at::AutoGradMode records(true);
   for (int64_t i = 0; i < task.plan().micro_batches; ++i) task.forward_backward(i, {}, out.sums);

@@ -125,6 +125,7 @@ TEST(Polychromic, LearnsSeveralTimesFromOneBatchOfAnswers) {
     tasks::PolychromicTask& task = run.task;
     const auto step = [&](int64_t number) {
       task.load_batch(number, 1);
+      task.prepare_step(number);
       Step out{{}, at::zeros({static_cast<int64_t>(task.metric_names().size())}, at::kDouble)};
       task.forward_backward(0, {}, out.sums);
       for (const nn::Parameter& parameter : task.parameters().all()) {
@@ -173,6 +174,7 @@ TEST(Polychromic, FlopsAreThoseOfTheRowsAsTheyArePadded) {
   const auto flops = [](const Overrides& more) {
     SmallPolychromic run(fresh_folder("flops"), more);
     run.task.load_batch(1, 1);
+    run.task.prepare_step(1);
     const double counted = run.task.flops_per_step();
     run.task.take_performance(1, 1);
     EXPECT_EQ(run.task.flops_per_step(), counted) << "of the steps before, until there is one since";

@@ -10,7 +10,7 @@ namespace hrm::tasks {
 namespace {
 
 TEST(PolychromicTimes, WhatSamplingLeavesIsTraining) {
-  PolychromicTimes times(at::kCPU, /*samples=*/true);
+  PolychromicTimes times(/*samples=*/true);
   const SamplingTimes once{.merge_ms = 1,
                            .prefill_ms = 10,
                            .decode_ms = 30,
@@ -21,7 +21,7 @@ TEST(PolychromicTimes, WhatSamplingLeavesIsTraining) {
                            .encoded_tokens = 60};
   times.add_sampling(once);
   times.add_sampling(once);
-  const NamedValues values = times.take(/*steps=*/4, /*step_ms=*/50);
+  const NamedValues values = times.take(/*steps=*/4, /*step_ms=*/50, {});
   EXPECT_DOUBLE_EQ(value_of(values, "merge_ms"), 0.5);
   EXPECT_DOUBLE_EQ(value_of(values, "decode_ms"), 15);
   EXPECT_DOUBLE_EQ(value_of(values, "train_ms"), 50 - 25);
@@ -29,16 +29,16 @@ TEST(PolychromicTimes, WhatSamplingLeavesIsTraining) {
   EXPECT_DOUBLE_EQ(value_of(values, "encode_tokens_per_s"), 60 / 4e-3);
   EXPECT_DOUBLE_EQ(value_of(values, "diversity_tokens_per_s"), 80 / 5e-3);
   EXPECT_EQ(times.progress_text(), " | generated 2000 tok/s | decode 30 %, prefill 10 %, diversity 5 %");
-  EXPECT_DOUBLE_EQ(value_of(times.take(4, 50), "train_ms"), 50) << "a new window";
+  EXPECT_DOUBLE_EQ(value_of(times.take(4, 50, {}), "train_ms"), 50) << "a new window";
 }
 
 TEST(PolychromicTimes, FlopsAreThoseOfTheWindowOrTheOneBefore) {
-  PolychromicTimes times(at::kCPU, /*samples=*/false);
+  PolychromicTimes times(/*samples=*/false);
   EXPECT_EQ(times.flops_per_step(), 0);
   times.add_work(100, 10);
   times.add_work(300, 20);
   EXPECT_EQ(times.flops_per_step(), 200);
-  const NamedValues values = times.take(2, 1);
+  const NamedValues values = times.take(2, 1, {});
   EXPECT_TRUE(std::none_of(values.begin(), values.end(), [](const auto& item) { return item.first == "train_ms"; }))
       << "nothing was sampled that it could be left of";
   EXPECT_EQ(times.flops_per_step(), 200);
@@ -46,16 +46,16 @@ TEST(PolychromicTimes, FlopsAreThoseOfTheWindowOrTheOneBefore) {
   EXPECT_EQ(times.flops_per_step(), 500);
 }
 
-TEST(PolychromicTimes, PhasesHaveTheirOwnTime) {
-  PolychromicTimes times(at::kCPU, /*samples=*/false);
-  times.begin();
-  times.end(PolychromicTimes::kForward);
-  times.end(PolychromicTimes::kBackward);
-  times.end(PolychromicTimes::kOptimizer);
+TEST(PolychromicTimes, PhasesComeFromTheStepsClock) {
+  PolychromicTimes times(/*samples=*/false);
   times.add_work(1, 1000);
-  times.finish_step();
-  const NamedValues values = times.take(1, 1e6);
-  for (const char* name : {"forward_ms", "backward_ms", "optimizer_ms"}) EXPECT_GE(value_of(values, name), 0) << name;
+  const NamedValues phases{{"forward", 2},      {"backward", 4},       {"all_reduce", 0.5},
+                           {"grad_clip", 0.25}, {"optimizer.step", 1}, {"report", 8}};
+  const NamedValues values = times.take(1, 20, phases);
+  EXPECT_DOUBLE_EQ(value_of(values, "forward_ms"), 2);
+  EXPECT_DOUBLE_EQ(value_of(values, "backward_ms"), 4);
+  EXPECT_DOUBLE_EQ(value_of(values, "optimizer_ms"), 1.75);
+  EXPECT_DOUBLE_EQ(value_of(values, "forward_tokens_per_s"), 1000 / 2e-3);
 }
 
 }  // namespace

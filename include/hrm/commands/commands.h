@@ -128,6 +128,18 @@ struct BenchEvalOptions {
 };
 int run_bench_eval(const BenchEvalOptions& options);
 
+struct BenchGraphsOptions {
+  std::vector<std::string> config_files;
+  std::vector<std::string> overrides;
+  std::vector<int64_t> batches;                 // train.global_batch_size; empty: that of the configuration
+  std::vector<int64_t> repeats = {1, 2, 4, 8};  // steps in one graph
+  int64_t steps = 40, warmup = 10;              // timed, and before them
+  double settle = 1;                            // seconds of further steps before them
+  std::string json_out;
+};
+// Lists what is captured in CUDA graphs, and times steps with and without graphs, and several steps in one graph.
+int run_bench_graphs(const BenchGraphsOptions& options);
+
 struct BenchOpsOptions {
   std::string filter;              // regular expression on "op shape"; empty: all
   std::string device = "auto";     // auto, cpu, cuda

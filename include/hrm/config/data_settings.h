@@ -105,7 +105,7 @@ struct DataConfig {
       "Batches are the same",
       Tasks{"language"}, Resume::free);
     f("prefetch_batches", &DataConfig::prefetch_batches, IntRange{1, 64}, "batches",
-      "batches that the prefetch thread prepares ahead", Tasks{"puzzle language"}, Resume::free);
+      "batches that the prefetch thread prepares ahead", Tasks{"puzzle language polychromic"}, Resume::free);
   }
 };
 

@@ -265,6 +265,7 @@ struct ParallelConfig {
 };
 
 struct ProfilingConfig {
+  bool phases = true;
   bool nvtx_enabled = false;
   bool nvtx_include_data = true;
   bool nvtx_include_eval = true;
@@ -280,11 +281,13 @@ struct ProfilingConfig {
 
   template <class F>
   static void describe(F&& f) {
+    f("phases", &ProfilingConfig::phases, Flag{}, "",
+      "measure the time of each phase of every step by the device's clock, replayed steps included: perf/phase/* in "
+      "the metrics");
     f("nvtx.enabled", &ProfilingConfig::nvtx_enabled, Flag{}, "",
       "name the phases of a step for Nsight by NVTX ranges");
     f("nvtx.include_data", &ProfilingConfig::nvtx_include_data, Flag{}, "", "also name the loading of batches", kNvtx);
-    f("nvtx.include_eval", &ProfilingConfig::nvtx_include_eval, Flag{}, "", "also name evaluations", kNvtx,
-      ReadWhen{"task", {"puzzle"}, "names no ranges of evaluations", ""});
+    f("nvtx.include_eval", &ProfilingConfig::nvtx_include_eval, Flag{}, "", "also name evaluations", kNvtx);
     f("trace", &ProfilingConfig::trace, Flag{}, "",
       "record some steps with LibTorch's profiler in <run folder>/traces, one file a rank, for Perfetto and HTA. "
       "Setting trace_steps also switches it on");

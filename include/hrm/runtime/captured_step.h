@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "hrm/runtime/captured_work.h"
+
 namespace hrm {
 
 struct CapturedStepOptions {
@@ -57,6 +59,7 @@ class CapturedStep {
   const std::string& reason() const { return reason_; }
 
  private:
+  friend std::vector<CapturedWork> captured_works();
   struct Entry;
 
   void run_aside(const std::function<void()>& work);
@@ -67,7 +70,7 @@ class CapturedStep {
   std::map<Key, std::unique_ptr<Entry>> entries_;
   std::string reason_;
   size_t graphs_ = 0;
-  int64_t replays_ = 0;
+  int64_t replays_ = 0, eager_runs_ = 0;
 };
 
 // Live bytes in the memory pool of this process's graphs: 0 as long as every captured work keeps its results in its own

@@ -1,8 +1,8 @@
 #pragma once
 // Named ranges of a step for profilers: NVTX ranges on the timeline of Nsight Systems, and annotations in a StepTrace.
 //
-// Names in use: data.next_batch, train.step, optimizer.zero_grad, forward, backward, grad_clip, optimizer.step,
-// eval.batch, train.graph_replay. Inside a captured step the host runs nothing but train.graph_replay.
+// Names in use: train.step, data.next_batch, train.graph_replay, and those of the phases (hrm/runtime/phase.h). Inside
+// a captured step the host runs nothing but train.graph_replay.
 
 #include <atomic>
 #include <functional>
@@ -11,8 +11,9 @@
 
 namespace hrm {
 
-// What a range belongs to; each kind is switched on by its own configuration key.
-enum class RangeKind : unsigned { step = 1, data = 2, eval = 4 };
+// What a range belongs to. `step` and `sample` (sampling of completions) are switched on by profiling.nvtx.enabled, the
+// others by their own keys.
+enum class RangeKind : unsigned { step = 1, data = 2, eval = 4, sample = 8 };
 
 namespace ranges {
 

@@ -3,7 +3,7 @@
 // goal is the diversity of the completions of a prompt (objectives/diversity.h), or rewards by policy optimisation
 // (objectives/policy_gradient.h), or first one and then the other.
 //
-// A step samples its completions before the captured work. load_batch() samples, measures and writes rows, labels and
+// A step samples its completions before the captured work. prepare_step() samples, measures and writes rows, labels and
 // weights to where the graph reads them, unless the step learns once more from the previous rewards
 // (grpo.num_iterations). Then forward_backward() is a pass over prompts and responses and one over completions, or one
 // over both (tasks/prefix_sharing.h). Samples depend on seed, step and place in the global batch, not on ranks,
@@ -52,7 +52,9 @@ class PolychromicTask : public Task {
   // Milliseconds of a step. By the device's clock: forward_ms, backward_ms, optimizer_ms. By the host's clock, if it
   // samples: merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms, diversity_ms, and train_ms (the rest of
   // step_ms). Also tokens per second of each phase with tokens.
-  NamedValues take_performance(int64_t steps, double step_ms) override { return times_.take(steps, step_ms); }
+  NamedValues take_performance(int64_t steps, double step_ms, const NamedValues& phases) override {
+    return times_.take(steps, step_ms, phases);
+  }
   at::Tensor step_loss(const at::Tensor& sums) const override { return sums.select(0, 0).clone(); }
   std::string progress_text(const NamedValues& summary) const override;
   double samples_per_epoch() const override { return data_.samples_per_epoch(); }
@@ -60,6 +62,7 @@ class PolychromicTask : public Task {
   // widths. Counts what is learned from, not the sampling.
   double flops_per_step() const override { return times_.flops_per_step(); }
   double load_batch(int64_t step, double lr_factor) override;
+  void prepare_step(int64_t step) override;
   bool waits_for_device(int64_t step) const override;
   std::vector<at::Tensor> step_inputs() const override;
   int64_t graph_key() const override;
@@ -111,6 +114,8 @@ class PolychromicTask : public Task {
   at::Tensor host_metrics_;  // (metrics) float64, at the same address: what load_batch knows
   double matrix_elements_;
   PolychromicKind kind_ = PolychromicKind::responses;  // of the step that was loaded
+  data::ChatBatch batch_;                              // of that step, or the last that had one
+  bool samples_now_ = false;                           // whether that step samples
   mutable std::string base_digest_;
   std::unique_ptr<LanguageEvaluation> evaluation_;
 };

@@ -12,6 +12,7 @@
 #include "hrm/config/config.h"
 #include "hrm/data/chat_batches.h"
 #include "hrm/data/chat_open.h"
+#include "hrm/data/chat_prefetch.h"
 #include "hrm/data/chat_template.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/tasks/polychromic_plan.h"
@@ -36,8 +37,11 @@ class PolychromicData {
   // To the prompt of an example that a batch of GRPO has: of all examples with that prompt.
   std::vector<std::string> right_answers(int64_t example) const;
 
-  // This rank's rows of the global batch at position(), which then is behind it. Padded as the plan says.
-  data::ChatBatch next(PolychromicKind kind);
+  // This rank's rows of the global batch at position(), which then is behind it. Padded as the plan says. `step`: which
+  // takes it. A thread prepares the batches of later steps ahead.
+  data::ChatBatch next(int64_t step);
+  // Milliseconds that the last next() waited for the thread.
+  double wait_ms() const { return wait_ms_; }
   // XXH3-128, hex, of that global batch, the same on any number of ranks.
   std::string next_digest(PolychromicKind kind) const;
   void skip(int64_t batches) { position_ += batches * config_.train.global_batch_size; }
@@ -58,6 +62,8 @@ class PolychromicData {
   void open_test_data(const data::ChatSide& training);
   void check_validation() const;
   void check_responses();
+  void start_prefetch(int64_t step);
+  int64_t step_after(int64_t step) const;
 
   const config::Config& config_;
   const data::ChatEncoder& chat_;
@@ -71,6 +77,10 @@ class PolychromicData {
   std::unique_ptr<data::ChatBatches> prompt_batches_;
   std::unordered_map<int64_t, std::vector<int64_t>> examples_of_prompt_;  // by that one
   int64_t position_ = 0;
+  // The step and position that the thread expects next. Another one starts it anew.
+  int64_t expected_step_ = 0, expected_position_ = 0;
+  double wait_ms_ = 0;
+  std::unique_ptr<data::ChatPrefetch> prefetch_;  // goes before what its thread reads
 };
 
 }  // namespace hrm::tasks

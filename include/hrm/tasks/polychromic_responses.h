@@ -34,6 +34,7 @@ class ResponseBatch {
   const at::Tensor& all_documents() const { return documents_; }  // undefined where rows are not packed
 
  private:
+  void copy(const at::Tensor& to, const at::Tensor& from) const;
   at::Tensor part(const at::Tensor& all, int64_t first, int64_t count) const {
     return all.narrow(0, first, count).narrow(1, 0, width_).contiguous();
   }

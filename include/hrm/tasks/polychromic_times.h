@@ -2,12 +2,9 @@
 // Where the time of the polychromic task's steps goes: training phases by the device's clock, sampling phases by the
 // host's clock, and the computed matrix products. Of this process and rank; not part of the state.
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
 
-#include "hrm/runtime/phase_clock.h"
 #include "hrm/tasks/task.h"
 
 namespace hrm::tasks {
@@ -23,16 +20,8 @@ struct SamplingTimes {
 
 class PolychromicTimes {
  public:
-  enum Phase { kForward, kBackward, kOptimizer };
-
   // `samples`: whether any step samples answers.
-  PolychromicTimes(at::Device device, bool samples) : samples_(samples), phases_(device, 3) {}
-
-  // Device work of a step, which may be captured: the time since begin() or the last end() belongs to the phase.
-  void begin() { phases_.begin(); }
-  void end(Phase phase) { phases_.end(phase); }
-  // Behind each step.
-  void finish_step() { phases_.step(); }
+  explicit PolychromicTimes(bool samples) : samples_(samples) {}
 
   // Once a step that samples.
   void add_sampling(const SamplingTimes& times) { sampling_.add(times); }
@@ -44,13 +33,12 @@ class PolychromicTimes {
   double flops_per_step() const;
 
   // As Task::take_performance; begins a new window.
-  NamedValues take(int64_t steps, double step_ms);
+  NamedValues take(int64_t steps, double step_ms, const NamedValues& phases);
   // Of the window that was taken last, e.g. " | generated 812 tok/s | decode 61 %, backward 20 %"; may be empty.
   std::string progress_text() const;
 
  private:
   bool samples_;
-  PhaseClock phases_;
   SamplingTimes sampling_;  // since the last take()
   struct Work {
     double flops = 0, tokens = 0;

@@ -44,9 +44,12 @@ class Task : public Stateful {
   // `sums`: metric sums over `steps` optimizer steps of the whole global batch. Keys without prefix.
   virtual NamedValues summarize(const std::vector<double>& sums, int64_t steps) const = 0;
   // What the task's own work took since the last call, per step, e.g. milliseconds of generating; keys without prefix.
-  // `steps` steps, each of `step_ms` milliseconds on average, without evaluating and saving. Of this rank; no part of
-  // the state, for a resume has other times.
-  virtual NamedValues take_performance(int64_t /*steps*/, double /*step_ms*/) { return {}; }
+  // `steps` steps, each of `step_ms` milliseconds on average, without evaluating and saving, of which each phase took
+  // `phases` milliseconds (empty if they are not measured). Of this rank; no part of the state, for a resume has other
+  // times.
+  virtual NamedValues take_performance(int64_t /*steps*/, double /*step_ms*/, const NamedValues& /*phases*/) {
+    return {};
+  }
   // The loss of one step from its metric sums, on the device: 0-dim float64, per sample.
   virtual at::Tensor step_loss(const at::Tensor& sums) const = 0;
   // What the progress line shows of a summary, e.g. "exact 31.2 % | cells 78.0 %".
@@ -57,15 +60,18 @@ class Task : public Stateful {
   // Floating-point operations of the matrix products of one step; where steps differ, of the last ones on average.
   virtual double flops_per_step() const = 0;
 
-  // One optimizer step is load_batch, then forward_backward for each micro-batch and update_extra, then finish_step.
-  // The two in the middle are captured in a CUDA graph (runtime/captured_step.h). They read nothing from the host that
-  // changes from step to step, wait for nothing, and leave their results in tensors with fixed addresses.
+  // One optimizer step is load_batch, prepare_step, then forward_backward for each micro-batch and update_extra, then
+  // finish_step. Micro-batches and update_extra are captured in a CUDA graph (runtime/captured_step.h). They read
+  // nothing from the host that changes from step to step, wait for nothing, and leave their results in tensors with
+  // fixed addresses.
 
   // Writes everything that changes from step to step to fixed addresses on the device: the next global batch from the
   // prefetch thread, random draws, learning rates of what the task updates itself. Returns the milliseconds that it
   // waited for data. `step` counts from 1; `lr_factor` is the schedule's value relative to the base rate.
   virtual double load_batch(int64_t step, double lr_factor) = 0;
-  // Whether load_batch will wait until the device has done the steps before, as sampling from what they learned does.
+  // What else the step needs before its captured work, e.g. completions that are sampled from the current weights.
+  virtual void prepare_step(int64_t /*step*/) {}
+  // Whether prepare_step will wait until the device has done the steps before, as sampling from what they learned does.
   // The metrics of those are then read first, so that a window's times are those of its own steps.
   virtual bool waits_for_device(int64_t /*step*/) const { return false; }
   // The tensors that load_batch fills, so that a replay can make sure that they are where they were.

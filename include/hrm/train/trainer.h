@@ -21,6 +21,7 @@
 #include "hrm/runtime/device.h"
 #include "hrm/runtime/gpu_health.h"
 #include "hrm/runtime/loss_scaler.h"
+#include "hrm/runtime/phase_clock.h"
 #include "hrm/tasks/task.h"
 #include "hrm/train/run_log.h"
 
@@ -87,6 +88,10 @@ class Trainer : public Stateful {
   // Everything that a resume needs: step counters, task, optimizer, averages, the open metrics window.
   void visit_state(StateVisitor& visitor) override;
 
+  // For `bench graphs`, after a step: `count` times `repeats` steps of device work on the batch at hand, as one
+  // captured work. The weights change as by steps, but no step is counted or reported. Whether the last was a replay.
+  bool run_repeated(int64_t repeats, int64_t count);
+
   // Time that the steps of this process spent waiting for data.
   double data_wait_ms() const { return data_wait_ms_; }
 
@@ -99,6 +104,9 @@ class Trainer : public Stateful {
   // After Outcome::stopped: "stopped at step 7 of 8 (SIGTERM)".
   const std::string& stop_text() const { return stop_text_; }
 
+  // Measures the phases of all steps; null with profiling.phases=false, and on a GPU without kernels of ours.
+  const PhaseClock* phases() const { return phases_.get(); }
+
   int64_t total_steps() const { return total_steps_; }
   int64_t step() const { return step_; }
   // Whether nothing is left for run(): neither steps nor the evaluation of the last one.
@@ -107,11 +115,13 @@ class Trainer : public Stateful {
  private:
   void train_step();
   void device_step();
+  std::vector<at::Tensor> captured_inputs() const;
   void report_step(const at::Tensor& loss, const at::Tensor& nonfinite, at::Tensor& extra);
   void watch_step(int64_t step, bool nonfinite, bool spike);
   void flip_bit();
   optim::Ema* ema() { return shards_ ? shards_->ema() : ema_.get(); }
   void alive(const char* doing);
+  void pause_over(double start_s);
   void collect_metrics(bool wait);
   void collect_finished();
   void add_step(const AsyncReader::Entry& entry);
@@ -175,6 +185,7 @@ class Trainer : public Stateful {
   bool stop_seen_ = false;                      // a step of which all know had such a rank
   at::Tensor lr_, skip_;                        // 0-dim float32 on the device
   std::unique_ptr<parallel::StepClock> clock_;  // null with one rank
+  std::unique_ptr<PhaseClock> phases_;          // goes after the graphs, which mark it
   parallel::SlowRanks slow_ranks_;
   CapturedStep captured_;
   AsyncReader reader_;

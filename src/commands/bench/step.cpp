@@ -35,9 +35,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kSettlingSteps = 100000;        // at most
-constexpr int64_t kMostSteps = int64_t{1} << 62;  // a longer warm-up of the learning rate is refused as too long
-
 Json spread_json(const Spread& spread) {
   return {{"mean", spread.mean}, {"median", spread.median}, {"p10", spread.p10},
           {"p90", spread.p90},   {"min", spread.min},       {"max", spread.max}};
@@ -98,6 +95,37 @@ void print_rows(std::ostream& out, const char* title, const Json& rows, size_t m
         << metrics::fixed(100 * row["share"].get<double>(), 1) << "%" << std::setw(12)
         << metrics::fixed(row["calls_per_" + unit].get<double>(), 1) << "  " << name << "\n";
   }
+}
+
+// Of the steps between two readings, in the order of a step.
+Json phases_json(const PhaseTimes& before, const PhaseTimes& after, int64_t steps) {
+  std::vector<ProfileRow> rows;
+  double total = 0;
+  for (const auto& [name, ms] : after) {
+    const double taken = ms - tasks::find_value(before, name).value_or(0);
+    rows.push_back({.name = name, .calls = 0, .ms = taken / static_cast<double>(steps)});
+    total += taken / static_cast<double>(steps);
+  }
+  Json out = Json::array();
+  for (const ProfileRow& row : rows) {
+    out.push_back({{"name", row.name}, {"ms_per_step", row.ms}, {"share", total > 0 ? row.ms / total : 0}});
+  }
+  return out;
+}
+
+void print_phases(const Json& json, std::ostream& out) {
+  if (!json.contains("phases")) return;
+  out << "\n"
+      << std::setw(9) << "ms/step" << std::setw(8) << "share"
+      << "  phase, by the device's clock\n";
+  double total = 0;
+  for (const Json& row : json["phases"]) {
+    total += row["ms_per_step"].get<double>();
+    out << std::setw(9) << metrics::fixed(row["ms_per_step"].get<double>(), 3) << std::setw(7)
+        << metrics::fixed(100 * row["share"].get<double>(), 1) << "%  " << row["name"].get<std::string>() << "\n";
+  }
+  out << std::setw(9) << metrics::fixed(total, 3) << std::setw(8) << ""
+      << "  all (mean step " << metrics::fixed(json["step_ms"]["mean"].get<double>(), 3) << " ms)\n";
 }
 
 // What is at the top of every result.
@@ -164,6 +192,7 @@ void print_step(const Json& json, std::ostream& out) {
                       " allocations of ", human_bytes(counts["bytes"].get<uint64_t>()), ", ",
                       human_bytes(counts["peak_bytes"].get<uint64_t>()), " at most, asked for in a step"));
   }
+  print_phases(json, out);
   print_profile(json, out, "step");
 }
 
@@ -211,6 +240,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
     synchronize(runtime.device);
   }
   const double waited_before = trainer.data_wait_ms();
+  const PhaseTimes phases_before = trainer.phases() ? trainer.phases()->totals() : PhaseTimes();
   Timeline timeline(runtime.device);
   timeline.mark();
   for (int64_t i = 0; i < options.steps; ++i) {
@@ -242,6 +272,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   json["tflops"] = flops_per_s * 1e-12;
   json["mfu"] = peak_flops > 0 ? Json(flops_per_s / peak_flops) : Json();
   json["peak_flops_assumed"] = peak_flops;
+  if (trainer.phases()) json["phases"] = phases_json(phases_before, trainer.phases()->totals(), options.steps);
   json["memory"] = memory_json(memory);
   json["memory_text"] = memory_text(memory);
 

@@ -52,6 +52,39 @@ void add_bench_step(CLI::App& bench, Action& action) {
   });
 }
 
+void add_bench_graphs(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand(
+      "graphs", "list what a configuration captures in CUDA graphs, and time steps with and without them");
+  auto o = std::make_shared<commands::BenchGraphsOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--batches", o->batches, "values of train.global_batch_size; by default the configuration's")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--repeats", o->repeats, "steps in one graph, all on the same batch")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  add_size(*sub, "--steps", o->steps, "timed steps of each case");
+  add_size(*sub, "--warmup", o->warmup, "steps before them that are not timed");
+  sub->add_option("--settle", o->settle, "then run untimed steps for this long, so that clocks settle under load")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 600.0));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench graphs --config configs/puzzle/hrm_sudoku17.json --batches 64,128,384");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return commands::run_bench_graphs(*o);
+    };
+  });
+}
+
 void add_bench_eval(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("eval", "time an evaluation of a configuration's test data");
   auto o = std::make_shared<commands::BenchEvalOptions>();
@@ -326,6 +359,7 @@ void add_bench(CLI::App& app, Action& action) {
       "error of contrastive gradients");
   sub->require_subcommand(1);
   add_bench_step(*sub, action);
+  add_bench_graphs(*sub, action);
   add_bench_ops(*sub, action);
   add_bench_fp8(*sub, action);
   add_bench_moe(*sub, action);

@@ -13,6 +13,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/runtime/streams.h"
 
 namespace hrm::parallel {
 namespace {
@@ -112,9 +113,7 @@ class DeviceProgress {
 class NcclComm : public Comm {
  public:
   NcclComm(std::shared_ptr<Comm> cpu, at::Device device)
-      : cpu_(std::move(cpu)),
-        device_(device),
-        side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {
+      : cpu_(std::move(cpu)), device_(device), side_(communication_stream(device.index())) {
     const c10::cuda::CUDAGuard guard(device_);
     ncclUniqueId id{};
     if (main()) check(ncclGetUniqueId(&id), "the start");

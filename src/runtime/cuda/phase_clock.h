@@ -1,5 +1,5 @@
 #pragma once
-// The kernel of PhaseClock: one thread.
+// The kernels of PhaseClock: one thread.
 
 #include <cuda_runtime_api.h>
 
@@ -7,7 +7,8 @@
 
 namespace hrm::cuda {
 
-// state[1 + phase] += now - state[0], not for phase -1; state[0] = now. Nanoseconds.
-void mark_phase(int64_t* state, int64_t phase, cudaStream_t stream);
+// state[1 + phase] += now - state[0], not for phase -1; state[0] = now. Nanoseconds. `phase` is one of hrm::Phase, and
+// a kernel of its own, so that every profiler shows by the kernel's name which phase ended: phase_end<phases::forward>.
+void mark_phase(int64_t* state, int phase, cudaStream_t stream);
 
 }  // namespace hrm::cuda

@@ -10,6 +10,7 @@
 #include "hrm/metrics/text_metrics.h"
 #include "hrm/objectives/language.h"
 #include "hrm/objectives/rewards.h"
+#include "hrm/runtime/nvtx.h"
 
 namespace hrm::tasks {
 namespace {
@@ -128,6 +129,7 @@ AnswerEvaluation evaluate_answers(const data::ChatSource& source, AnswerSampler&
   const auto count = static_cast<int64_t>(examples.size());
   AnswerEvaluation out;
   for (int64_t first = 0; first < count; first += options.batch) {
+    const ProfilerRange batch(RangeKind::eval, "eval.batch");
     const int64_t size = std::min(options.batch, count - first);
     std::vector<std::vector<int32_t>> prompts;
     AnswerOptions sampled{.samples = options.samples,
@@ -138,11 +140,15 @@ AnswerEvaluation evaluate_answers(const data::ChatSource& source, AnswerSampler&
       prompts.push_back(source.dataset()[examples[static_cast<size_t>(first + i)]].prompt_ids);
       sampled.keys.push_back(static_cast<uint64_t>(first + i));
     }
-    const Answers answers = sampler.sample(prompts, sampled);
+    const auto generate = [&](const AnswerOptions& how) {
+      const ProfilerRange range(RangeKind::sample, "generate");
+      return sampler.sample(prompts, how);
+    };
+    const Answers answers = generate(sampled);
     AnswerOptions best = sampled;
     best.samples = 1;
     best.sampling = {.temperature = 0};
-    const Answers greedy = sampler.sample(prompts, best);
+    const Answers greedy = generate(best);
     at::Tensor totals;
     if (diversity != nullptr)
       totals = diversity->measure(answers.texts, options.samples).totals.to(at::kCPU, at::kDouble);

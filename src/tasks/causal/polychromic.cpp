@@ -7,7 +7,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
-#include "hrm/runtime/nvtx.h"
+#include "hrm/runtime/phase_clock.h"
 #include "tasks/causal/group_defaults.h"
 
 namespace hrm::tasks {
@@ -42,7 +42,7 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
       sampling_(config, runtime, plan_, lm_, chat_, data_, *comm_),
       metrics_(plan_, sampling_.reward_names(), sampling_.measures_diversity(),
                fp8_ ? fp8_metric_names() : std::vector<std::string>()),
-      times_(runtime.device, sampling_.samples()),
+      times_(sampling_.samples()),
       responses_(plan_.rows, data_.padded_positions(), data_.meta().pad_id, data_.most_documents(), runtime.device),
       answers_(answer_options(), runtime.device),
       loss_(config, plan_, lm_, metrics_, responses_, answers_, runtime.device),
@@ -76,25 +76,35 @@ bool PolychromicTask::waits_for_device(int64_t step) const {
 }
 
 double PolychromicTask::load_batch(int64_t step, double) {
+  double waited = 0;
   if (fp8_) fp8_->begin_step(step);
   kind_ = plan_.kind(step);
   metrics_.clear_host();
   if (kind_ == PolychromicKind::rewards && comm_->main()) metrics_.add_host(kRewardUpdates, 1);
+  samples_now_ = waits_for_device(step);
   if (plan_.learns_again(kind_, answers_.updates())) {
     answers_.learn_again(answer_layout(), *comm_);
   } else {
-    const data::ChatBatch batch = data_.next(kind_);
-    responses_.load(batch.rows);
+    batch_ = data_.next(step);
+    waited = data_.wait_ms();
+    responses_.load(batch_.rows);
     answers_.clear();
-    if (kind_ != PolychromicKind::responses) {
-      // Sampling waits for the device: what is still in its queue belongs to the step before.
-      synchronize(runtime_.device);
-      times_.add_sampling(sampling_.sample(step, kind_, batch, answer_layout(), answers_, metrics_));
-    }
   }
-  host_metrics_.copy_(at::tensor(metrics_.host(), at::kDouble));
+  return waited;
+}
+
+void PolychromicTask::prepare_step(int64_t step) {
+  if (samples_now_) {
+    // Sampling waits for the device: what is still in its queue belongs to the step before.
+    synchronize(runtime_.device);
+    times_.add_sampling(sampling_.sample(step, kind_, batch_, answer_layout(), answers_, metrics_));
+  }
+  // From page-locked memory: the host would wait for the device otherwise.
+  const at::Tensor values =
+      at::empty(host_metrics_.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(runtime_.device.is_cuda()));
+  std::copy(metrics_.host().begin(), metrics_.host().end(), values.mutable_data_ptr<double>());
+  host_metrics_.copy_(values, /*non_blocking=*/true);
   count_flops();
-  return 0;
 }
 
 AnswerLayout PolychromicTask::answer_layout() const {
@@ -150,22 +160,18 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
   if (micro_batch == 0) {
     loss_.count_tokens(*comm_);
     metric_sums.add_(host_metrics_);
-    times_.begin();
     if (fp8_) {
       if (comm_->main()) metrics_.add_of_steps(metric_sums, fp8_->values());
       fp8_->quantize_weights();
     }
   }
   const auto backward = [&](const at::Tensor& loss) {
-    const ProfilerRange range(RangeKind::step, "backward");
+    const PhaseRange range(Phase::backward);
     loss.backward(loss_scale.defined() ? loss_scale.to(loss.scalar_type()) : at::Tensor());
-    times_.end(PolychromicTimes::kBackward);
   };
   const auto forward = [&](auto&& pass) {
-    const ProfilerRange range(RangeKind::step, "forward");
-    const at::Tensor loss = pass();
-    times_.end(PolychromicTimes::kForward);
-    return loss;
+    const PhaseRange range(Phase::forward);
+    return pass();
   };
   if (kind_ == PolychromicKind::rewards) {
     backward(forward([&] { return loss_.rewards(micro_batch, metric_sums); }));
@@ -188,16 +194,13 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
   if (lm_.lora) lm_.lora->step().add_(1);
 }
 
-// The end of the captured part: since the last backward pass gradients of other ranks, their norm and the update.
 void PolychromicTask::update_extra(const at::Tensor& skip) {
   (void)skip;
   if (fp8_) fp8_->update_scales(*comm_);
-  times_.end(PolychromicTimes::kOptimizer);
 }
 
 void PolychromicTask::finish_step() {
   if (fp8_) fp8_->count_step();
-  times_.finish_step();
 }
 
 // Of `count` steps those that learn once more from answers take no batch.

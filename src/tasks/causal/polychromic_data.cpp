@@ -130,9 +130,30 @@ std::vector<std::string> PolychromicData::right_answers(int64_t example) const {
   return train_->dataset().right_answers(examples_of_prompt_.at(example));
 }
 
-data::ChatBatch PolychromicData::next(PolychromicKind kind) {
-  data::ChatBatch batch = (kind == PolychromicKind::rewards ? prompt_batches_ : batches_)->batch(position_);
-  position_ = batch.position_after;
+// The step that takes the next batch: several steps of GRPO may learn from one.
+int64_t PolychromicData::step_after(int64_t step) const {
+  return step + (plan_.kind(step) == PolychromicKind::rewards ? plan_.reward_updates : 1);
+}
+
+void PolychromicData::start_prefetch(int64_t step) {
+  prefetch_.reset();  // the old thread reads the same order
+  prefetch_ = std::make_unique<data::ChatPrefetch>(
+      [this, step, position = position_]() mutable {
+        const bool rewards = plan_.kind(step) == PolychromicKind::rewards;
+        data::ChatBatch batch = (rewards ? prompt_batches_ : batches_)->batch(position);
+        position = batch.position_after;
+        step = step_after(step);
+        return batch;
+      },
+      config_.data.prefetch_batches);
+}
+
+data::ChatBatch PolychromicData::next(int64_t step) {
+  if (!prefetch_ || step != expected_step_ || position_ != expected_position_) start_prefetch(step);
+  data::ChatBatch batch = prefetch_->next();
+  wait_ms_ = prefetch_->wait_ms();
+  position_ = expected_position_ = batch.position_after;
+  expected_step_ = step_after(step);
   return batch;
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "hrm/base/log.h"
-#include "hrm/runtime/nvtx.h"
+#include "hrm/runtime/phase_clock.h"
 #include "hrm/tasks/polychromic_advantages.h"
 
 namespace hrm::tasks {
@@ -50,7 +50,8 @@ PolychromicSampling::PolychromicSampling(const config::Config& config, const Run
 SamplingTimes PolychromicSampling::sample(int64_t step, PolychromicKind kind, const data::ChatBatch& batch,
                                           const AnswerLayout& layout, AnswerBatch& answers,
                                           PolychromicMetrics& metrics) {
-  const ProfilerRange range(RangeKind::data, "generate");
+  if (PhaseClock* clock = PhaseClock::current()) clock->end(Phase::data);
+  const PhaseRange range(Phase::generate, RangeKind::sample);
   const bool rewards = kind == PolychromicKind::rewards;
   AnswerOptions options{.samples = plan_.samples(kind),
                         .max_new_tokens = plan_.tokens(kind),

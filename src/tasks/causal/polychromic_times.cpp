@@ -4,6 +4,7 @@
 
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
+#include "hrm/runtime/phase.h"
 
 namespace hrm::tasks {
 
@@ -28,7 +29,7 @@ double PolychromicTimes::flops_per_step() const {
   return work_.steps > 0 ? work_.flops / static_cast<double>(work_.steps) : work_.flops_before;
 }
 
-NamedValues PolychromicTimes::take(int64_t steps, double step_ms) {
+NamedValues PolychromicTimes::take(int64_t steps, double step_ms, const NamedValues& phases) {
   NamedValues out;
   last_shares_.clear();
   const auto phase = [&](const char* name, double ms, double tokens) {
@@ -38,10 +39,12 @@ NamedValues PolychromicTimes::take(int64_t steps, double step_ms) {
   };
   const double learned = work_.steps > 0 ? work_.tokens / static_cast<double>(work_.steps) : 0;
   work_ = {.flops_before = flops_per_step()};
-  if (const std::vector<double> phases = phases_.take(); !phases.empty()) {
-    phase("forward", phases[kForward], learned);
-    phase("backward", phases[kBackward], learned);
-    phase("optimizer", phases[kOptimizer], 0);
+  if (!phases.empty()) {
+    const auto ms = [&](Phase name) { return find_value(phases, phase_name(name)).value_or(0); };
+    phase("forward", ms(Phase::forward), learned);
+    phase("backward", ms(Phase::backward), learned);
+    // With the gradients of other ranks and their norm.
+    phase("optimizer", ms(Phase::all_reduce) + ms(Phase::grad_clip) + ms(Phase::optimizer_step), 0);
   }
   if (samples_) {
     const auto all = static_cast<double>(steps);

@@ -7,7 +7,7 @@
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
 #include "hrm/objectives/contrastive_rules.h"
-#include "hrm/runtime/nvtx.h"
+#include "hrm/runtime/phase_clock.h"
 #include "hrm/tasks/contrastive.h"
 #include "hrm/tasks/contrastive_compat.h"
 #include "hrm/tasks/contrastive_data.h"
@@ -143,7 +143,7 @@ void CompatTask::forward_backward(int64_t, const at::Tensor& loss_scale, at::Ten
   theta_before_.copy_(state.theta);
   objectives::CompatResult result;
   {
-    const ProfilerRange range(RangeKind::step, "window");
+    const PhaseRange range(Phase::window);
     const objectives::CompatBatch batch = window_->encode(model_->embedding(), ids_);
     result = window_->phases(batch);
     velocity_.copy_(result.free.velocity);
@@ -191,7 +191,7 @@ at::Tensor CompatTask::of_all_ranks(const at::Tensor& rows) const {
 
 void CompatTask::update_extra(const at::Tensor& skip) {
   const at::NoGradGuard no_grad;
-  const ProfilerRange range(RangeKind::step, "project");
+  const PhaseRange range(Phase::project);
   const objectives::CompatState& state = window_->state();
   const at::Tensor g = state.g.clone(), theta = state.theta.clone();
   objectives::project_metric_(g, theta);

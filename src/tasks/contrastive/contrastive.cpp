@@ -10,7 +10,7 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/ops/complex_field.h"
-#include "hrm/runtime/nvtx.h"
+#include "hrm/runtime/phase_clock.h"
 
 namespace hrm::tasks {
 namespace {
@@ -248,25 +248,22 @@ void ContrastiveTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
   const auto [inputs, targets] = batch_part(micro_batch);
   const bool half = half_values(config_.contrastive, runtime_.device);
   if (micro_batch == 0) {
-    const ProfilerRange range(RangeKind::step, "prepare");
+    const PhaseRange range(Phase::prepare);
     window_ = memory_->prepare(half);
     field_before_.copy_(memory_->field());
     angles_before_.copy_(memory_->angles());
     metric_before_.copy_(memory_->metric_eigenvalues());
   }
-  objectives::ContrastiveResult result;
-  {
-    const ProfilerRange range(RangeKind::step, "window");
-    objectives::ContrastiveOptions options = contrastive_options(config_.contrastive);
-    if (free_only_) options.rule = ContrastiveRule::readout;
-    result = objectives::contrastive_gradients(*memory_, window_, inputs, targets, options);
-    if (config_.contrastive.rule == ContrastiveRuleName::spsa) {
-      result.gradients = objectives::spsa_gradients(*memory_, inputs, targets, counter_, half,
-                                                    {.steps = config_.contrastive.tbptt_window_steps,
-                                                     .sigma = config_.contrastive.spsa_sigma,
-                                                     .directions = config_.contrastive.spsa_directions,
-                                                     .seed = static_cast<uint64_t>(config_.run.seed)});
-    }
+  const PhaseRange range(Phase::window);
+  objectives::ContrastiveOptions options = contrastive_options(config_.contrastive);
+  if (free_only_) options.rule = ContrastiveRule::readout;
+  objectives::ContrastiveResult result = objectives::contrastive_gradients(*memory_, window_, inputs, targets, options);
+  if (config_.contrastive.rule == ContrastiveRuleName::spsa) {
+    result.gradients = objectives::spsa_gradients(*memory_, inputs, targets, counter_, half,
+                                                  {.steps = config_.contrastive.tbptt_window_steps,
+                                                   .sigma = config_.contrastive.spsa_sigma,
+                                                   .directions = config_.contrastive.spsa_directions,
+                                                   .seed = static_cast<uint64_t>(config_.run.seed)});
   }
   add_gradients(memory_->parameter_set(), result.gradients, loss_scale);
   metric_sums.add_(metrics_of(result, micro_batch == 0 && comm_->main()));
@@ -309,7 +306,7 @@ at::Tensor ContrastiveTask::metrics_of(const objectives::ContrastiveResult& resu
 
 void ContrastiveTask::update_extra(const at::Tensor& skip) {
   const at::NoGradGuard no_grad;
-  const ProfilerRange range(RangeKind::step, "project");
+  const PhaseRange range(Phase::project);
   memory_->project(skip);
   const at::Tensor metric = memory_->metric_eigenvalues(), angles = memory_->angles();
   changes_.select(0, kMetricChange).copy_((metric - metric_before_).norm());

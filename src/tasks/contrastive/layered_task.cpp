@@ -8,7 +8,7 @@
 #include "hrm/base/text.h"
 #include "hrm/nn/init.h"
 #include "hrm/objectives/contrastive.h"
-#include "hrm/runtime/nvtx.h"
+#include "hrm/runtime/phase_clock.h"
 
 namespace hrm::tasks {
 namespace {
@@ -138,12 +138,9 @@ Contrast LayeredTask::contrast(const data::VectorBatch& rows) const {
 void LayeredTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
   const at::NoGradGuard no_grad;
   const bool first = micro_batch == 0 && comm_->main();
-  Contrast result;
-  {
-    const ProfilerRange range(RangeKind::step, "window");
-    if (micro_batch == 0) contraction_.copy_(model_->contraction());
-    result = contrast(batch_part(micro_batch));
-  }
+  const PhaseRange range(Phase::window);
+  if (micro_batch == 0) contraction_.copy_(model_->contraction());
+  const Contrast result = contrast(batch_part(micro_batch));
   add_gradients(parameter_set_, result.gradients, loss_scale);
   metric_sums.add_(metrics_of(result, first));
 }
@@ -170,7 +167,7 @@ at::Tensor LayeredTask::metrics_of(const Contrast& result, bool first) const {
 // A network without feedback has no equilibrium to keep.
 void LayeredTask::update_extra(const at::Tensor& skip) {
   if (config_.contrastive.rule == ContrastiveRuleName::feedforward) return;
-  const ProfilerRange range(RangeKind::step, "project");
+  const PhaseRange range(Phase::project);
   model_->project_(skip);
 }
 

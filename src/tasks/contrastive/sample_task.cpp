@@ -8,6 +8,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
+#include "hrm/runtime/phase_clock.h"
 
 namespace hrm::tasks {
 
@@ -19,6 +20,7 @@ NamedValues evaluate_samples(const ContrastiveSource& source, int64_t batch, at:
   const int64_t rows = source.rows(), first = rows * comm.rank() / comm.ranks();
   const int64_t last = rows * (comm.rank() + 1) / comm.ranks();
   for (int64_t row = first; row < last; row += batch) {
+    const PhaseRange range(Phase::eval_batch, RangeKind::eval);
     const int64_t count = std::min(batch, last - row);
     const data::VectorBatch samples = data::empty_vector_batch(count, source.features(), device);
     source.load(at::arange(row, row + count, at::device(device).dtype(at::kLong)), samples);

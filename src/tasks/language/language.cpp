@@ -14,7 +14,7 @@
 #include "hrm/data/language_open.h"
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/moe.h"
-#include "hrm/runtime/nvtx.h"
+#include "hrm/runtime/phase_clock.h"
 #include "tasks/fake_quantized.h"
 #include "tasks/language/plan.h"
 
@@ -196,15 +196,13 @@ void LanguageTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_
   models::LanguageOutput output;
   objectives::LanguageLoss loss;
   {
-    const ProfilerRange range(RangeKind::step, "forward");
+    const PhaseRange range(Phase::forward);
     const LanguageRows rows = micro_rows(micro_batch * micro_batch_size_);
     output = model_->forward(rows.inputs);
     loss = objectives::language_loss(*model_, output, rows.labels, options, tokens_, share);
   }
-  {
-    const ProfilerRange range(RangeKind::step, "backward");
-    loss.loss.backward(loss_scale.defined() ? loss_scale.to(loss.loss.scalar_type()) : at::Tensor());
-  }
+  const PhaseRange range(Phase::backward);
+  loss.loss.backward(loss_scale.defined() ? loss_scale.to(loss.loss.scalar_type()) : at::Tensor());
   const at::NoGradGuard no_grad;
   metric_sums.add_(metrics_of(output, loss, share, micro_batch == 0 && comm_->main()));
 }

@@ -12,6 +12,7 @@
 #include "hrm/metrics/metric_text.h"
 #include "hrm/objectives/language.h"
 #include "hrm/runtime/async_read.h"
+#include "hrm/runtime/phase_clock.h"
 #include "hrm/tasks/language_rows.h"
 
 namespace hrm::tasks {
@@ -102,6 +103,7 @@ NamedValues LanguageEvaluation::run(const std::function<void(const EvalProgress&
   for (size_t slice = 0; slice < readers_.size(); ++slice) {
     const data::LanguageReader& reader = readers_[slice];
     for (int64_t index = 0; index < reader.num_batches(); ++index) {
+      const PhaseRange range(Phase::eval_batch, RangeKind::eval);
       const data::LanguageTestBatch batch = reader.batch(index);
       if (batch.batch.valid_rows > 0) sums.select(0, static_cast<int64_t>(slice)).add_(measure(batch, gate_warmup));
       so_far.done += batch.global_valid_rows;

@@ -11,7 +11,7 @@
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/attention.h"
 #include "hrm/optim/sparse_sign_sgd.h"
-#include "hrm/runtime/nvtx.h"
+#include "hrm/runtime/phase_clock.h"
 #include "hrm/tasks/puzzle_exchange.h"
 #include "hrm/tasks/reduce_maxima.h"
 #include "tasks/puzzle/depth_stages.h"
@@ -192,12 +192,12 @@ void PuzzleTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_sc
                                     draws_.min_steps.narrow(0, first, micro_batch_size_)};
   objectives::TrainSegment segment;
   {
-    const ProfilerRange range(RangeKind::step, "forward");
+    const PhaseRange range(Phase::forward);
     const objectives::StateKeys keys{keys_.defined() ? keys_.narrow(0, first, micro_batch_size_) : at::Tensor(),
                                      static_cast<uint64_t>(config_.run.seed)};
     segment = objectives::act_train_segment(*model_, slots, puzzle_rows_, draws, config_.objective, keys);
   }
-  const ProfilerRange range(RangeKind::step, "backward");
+  const PhaseRange range(Phase::backward);
   // Of a pass that failed, as one may in a capture: nothing may be added to it.
   if (puzzle_rows_.defined()) puzzle_rows_.mutable_grad() = at::Tensor();
   const at::Tensor& loss = segment.loss.loss;

@@ -4,7 +4,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/objectives/act.h"
-#include "hrm/runtime/nvtx.h"
+#include "hrm/runtime/phase_clock.h"
 #include "tasks/puzzle/halting_slots.h"
 
 namespace hrm::tasks {
@@ -61,7 +61,7 @@ PuzzleEvaluator::~PuzzleEvaluator() = default;
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run(const data::PuzzleBatch& batch, const std::vector<int64_t>& examples) {
   const at::NoGradGuard no_grad;
-  const ProfilerRange range(RangeKind::eval, "eval.batch");
+  const PhaseRange range(Phase::eval_batch, RangeKind::eval);
   require(batch.valid_rows > 0 && batch.valid_rows <= options_.call_rows, ExitCode::unexpected, "an evaluation of ",
           batch.valid_rows, " rows, but room for ", options_.call_rows);
   require(!fp8_active() || model_.fp8()->evaluating(), ExitCode::unexpected,

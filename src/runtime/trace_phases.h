@@ -1,0 +1,13 @@
+#pragma once
+// Phases in a recorded trace: replayed steps have no ranges of their own, but marks (hrm/runtime/phase_clock.h).
+
+#include <string>
+
+namespace hrm {
+
+// The Chrome trace that Kineto wrote, with a range for each phase on the track of the stream whose marks end it
+// ("gpu_user_annotation", as Kineto's own ranges of eager work). A phase begins where the mark before it ends. A trace
+// without marks comes back as it was.
+std::string with_phase_ranges(std::string trace);
+
+}  // namespace hrm
