@@ -112,7 +112,8 @@ class Chart {
     if (!scale) {
       context.fillStyle = colour('--soft');
       context.textAlign = 'center';
-      context.fillText(this.curves.length ? 'no finite values' : '', width / 2, height / 2);
+      const none = this.options.log ? 'nothing above 0 in this range' : 'no finite values in this range';
+      context.fillText(this.curves.length ? none : '', width / 2, height / 2);
       return;
     }
     this.drawAxes(context, scale, width, height, colour);
