@@ -1,9 +1,11 @@
 // Lines of metrics.jsonl by one reader: what is read stays within its limits, and a second reader that knows nothing of
 // the lines before reads the same.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "fuzz/fuzz.h"
+#include "hrm/base/file.h"
 #include "hrm/base/text.h"
 #include "hrm/formats/metrics_line.h"
 
