@@ -10,7 +10,7 @@
 
 readonly HRM_APT_PACKAGES=(g++ ninja-build cmake ccache git ca-certificates python3 python3-venv libcli11-dev
   nlohmann-json3-dev libspdlog-dev libfmt-dev libgtest-dev libxxhash-dev libpcre2-dev libutf8proc-dev
-  zlib1g-dev libzstd-dev)
+  zlib1g-dev libzstd-dev libcpp-httplib-dev)
 # For tests of several ranks, started by mpirun and on nodes of their own (network namespaces), and for the fuzzers (the
 # compiler, and the libraries of its sanitizers), all of which are skipped without: left out where this user cannot install.
 readonly HRM_APT_PACKAGES_TEST=(openmpi-bin iproute2 clang libclang-rt-dev)

@@ -33,8 +33,8 @@ TEST(Cli, HelpIsAResult) {
   }
   const Result all = run({"--help-all"});
   EXPECT_EQ(all.code, 0);
-  for (const char* part :
-       {"--resume", "--watch", "--describe", "--schema", "--from", "--to", "inspect", "doctor", "bench", "plan"}) {
+  for (const char* part : {"--resume", "--watch", "--describe", "--schema", "--from", "--to", "inspect", "doctor",
+                           "bench", "plan", "dashboard"}) {
     EXPECT_NE(all.out.find(part), std::string::npos) << part;
   }
 }

@@ -45,6 +45,15 @@ struct ReportOptions {
 };
 int run_report(const ReportOptions& options);
 
+struct DashboardOptions {
+  std::string runs = "runs";  // folder of runs, or a run
+  std::string listen =
+      "127.0.0.1";          // IP address, or localhost; any but a loopback address needs a token, which is made
+  int64_t port = 8321;      // 0: any free one
+  std::string export_file;  // write the page with the data to this file instead of serving it; empty: serve
+};
+int run_dashboard(const DashboardOptions& options);
+
 struct SolveOptions {
   std::string checkpoint;  // as in EvalOptions
   std::string input;       // file; empty or "-": stdin

@@ -117,6 +117,39 @@ void add_report(CLI::App& app, Action& action) {
   sub->callback([o, &action] { action = [o] { return commands::run_report(*o); }; });
 }
 
+void add_dashboard(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("dashboard", "show runs, while they train, as a web page of this machine");
+  auto o = std::make_shared<commands::DashboardOptions>();
+  sub->add_option("runs", o->runs, "folder of runs, at any depth, or one run")
+      ->type_name("FOLDER")
+      ->capture_default_str()
+      ->check(not_empty);
+  auto* file = sub->add_option("--export", o->export_file,
+                               "write one HTML file that needs nothing else, instead of serving the page")
+                   ->type_name("FILE")
+                   ->check(not_empty);
+  sub->add_option("--listen", o->listen,
+                  "IP address to listen on; 0.0.0.0: all of this machine. Other machines can then connect, so the "
+                  "printed address has a token, without which nothing is shown")
+      ->type_name("ADDRESS")
+      ->capture_default_str()
+      ->excludes(file);
+  sub->add_option("--port", o->port, "port; 0: any free one")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535))
+      ->excludes(file);
+  sub->footer(
+      "examples: hrm_train dashboard runs\n"
+      "          hrm_train dashboard runs/first --export first.html");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->export_file, "--export");
+      return commands::run_dashboard(*o);
+    };
+  });
+}
+
 void add_solve(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("solve", "solve puzzles with a trained model");
   auto o = std::make_shared<commands::SolveOptions>();
@@ -461,6 +494,7 @@ int run_command_line(int argc, const char* const* argv) {
   add_train(app, action);
   add_eval(app, action);
   add_report(app, action);
+  add_dashboard(app, action);
   add_solve(app, action);
   add_generate(app, action);
   add_data(app, action);

@@ -1,0 +1,22 @@
+# The dashboard: hrm_httplib (HTTP), and its page as a header. The distributions' package is a header with a library,
+# which was compiled with TLS and compression: the same definitions must be seen by whoever includes the header.
+find_path(HRM_httplib_INCLUDE httplib.h)
+find_library(HRM_httplib_LIBRARY cpp-httplib)
+mark_as_advanced(HRM_httplib_INCLUDE HRM_httplib_LIBRARY)
+if(NOT HRM_httplib_INCLUDE)
+  message(FATAL_ERROR "the header httplib.h was not found; run scripts/setup, or install libcpp-httplib-dev")
+endif()
+add_library(hrm_httplib INTERFACE)
+set(HRM_HTTPLIB_DEFINITIONS "")
+if(HRM_httplib_LIBRARY)
+  target_link_libraries(hrm_httplib INTERFACE "${HRM_httplib_LIBRARY}")
+  set(HRM_HTTPLIB_DEFINITIONS CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_ZLIB_SUPPORT CPPHTTPLIB_BROTLI_SUPPORT)
+endif()
+target_include_directories(hrm_httplib SYSTEM INTERFACE "${HRM_httplib_INCLUDE}")
+
+set(_page "${CMAKE_SOURCE_DIR}/src/commands/dashboard/page")
+foreach(_file index.html style.css chart.js page.js)
+  file(READ "${_page}/${_file}" "HRM_PAGE_${_file}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${_page}/${_file}")
+endforeach()
+configure_file(cmake/dashboard_page.h.in "${HRM_GENERATED_DIR}/hrm/dashboard_page.h" @ONLY)
