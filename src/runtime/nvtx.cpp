@@ -4,6 +4,7 @@
 
 #include "hrm/base/log.h"
 #include "hrm/build_config.h"
+#include "hrm/runtime/memory_history.h"
 
 #if HRM_WITH_CUDA
 #include <nvtx3/nvToolsExt.h>
@@ -33,9 +34,11 @@ void push(unsigned listeners, const char* name, void** annotation) {
     if (record->isActive()) record->before(name);
     *annotation = record.release();
   }
+  if (listeners & (kAll << kMemoryShift)) enter_memory_phase(name);
 }
 
-void pop([[maybe_unused]] unsigned listeners, void* annotation) {
+void pop(unsigned listeners, void* annotation) {
+  if (listeners & (kAll << kMemoryShift)) leave_memory_phase();
   delete static_cast<at::RecordFunction*>(annotation);
 #if HRM_WITH_CUDA
   if (listeners & (kAll << kNvtxShift)) nvtxRangePop();
@@ -60,6 +63,10 @@ void enable_nvtx(const config::ProfilingConfig& config) {
 
 void annotate_trace(bool on) {
   ranges::set(on ? ranges::kAll << ranges::kTraceShift : 0, ranges::kAll << ranges::kTraceShift);
+}
+
+void track_memory_phases(bool on) {
+  ranges::set(on ? ranges::kAll << ranges::kMemoryShift : 0, ranges::kAll << ranges::kMemoryShift);
 }
 
 }  // namespace hrm
