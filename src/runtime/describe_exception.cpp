@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <new>
 
+#include "hrm/runtime/memory_history.h"
+
 namespace hrm {
 namespace {
 
@@ -28,7 +30,7 @@ Described describe_exception(const std::exception_ptr& exception) {
   } catch (const c10::OutOfMemoryError& e) {
     return {ExitCode::environment,
             cat("the GPU has not enough free memory; lower train.micro_batch_size or eval.batch_size (",
-                first_line(e.what_without_backtrace()), ")")};
+                first_line(e.what_without_backtrace()), ")", out_of_memory_text())};
   } catch (const c10::Error& e) {
     const std::string text = first_line(e.what_without_backtrace());
     // The CPU allocator has no exception type of its own.

@@ -7,6 +7,7 @@
 
 #include "hrm/base/log.h"
 #include "hrm/build_config.h"
+#include "hrm/runtime/memory_history.h"
 
 #if HRM_WITH_CUDA
 #include <nvtx3/nvToolsExt.h>
@@ -46,9 +47,11 @@ void push(unsigned listeners, const char* name, void** annotation) {
     call_edge();
     *annotation = record.release();
   }
+  if (listeners & (kAll << kMemoryShift)) enter_memory_phase(name);
 }
 
-void pop([[maybe_unused]] unsigned listeners, void* annotation) {
+void pop(unsigned listeners, void* annotation) {
+  if (listeners & (kAll << kMemoryShift)) leave_memory_phase();
   if (listeners & (kAll << kTraceShift)) call_edge();
   delete static_cast<at::RecordFunction*>(annotation);
 #if HRM_WITH_CUDA
@@ -78,6 +81,10 @@ void annotate_trace(bool on, std::function<void()> at_edge) {
     ranges::trace_edge = std::move(at_edge);
   }
   ranges::set(on ? ranges::kAll << ranges::kTraceShift : 0, ranges::kAll << ranges::kTraceShift);
+}
+
+void track_memory_phases(bool on) {
+  ranges::set(on ? ranges::kAll << ranges::kMemoryShift : 0, ranges::kAll << ranges::kMemoryShift);
 }
 
 }  // namespace hrm

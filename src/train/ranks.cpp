@@ -19,6 +19,7 @@
 #include "hrm/build_config.h"
 #include "hrm/ops/start.h"
 #include "hrm/runtime/describe_exception.h"
+#include "hrm/runtime/memory_history.h"
 #if HRM_WITH_CUDA
 #include <cuda_runtime_api.h>
 
@@ -140,6 +141,7 @@ int run_as_ranks(const parallel::Launch& launch, const config::Config& config, c
 
 Runtime start_device(Ranks& ranks, const config::Config& config) {
   Runtime runtime = ops::start_runtime_and_ops(config, ranks.launch.local_ranks);
+  if (config.profiling.memory) start_memory_history(runtime.device);
   if (ranks.comm->alone()) return runtime;
   check_devices(ranks.comm->all_gather_text(device_of(runtime.device)));
 #if HRM_WITH_CUDA

@@ -11,10 +11,15 @@ namespace hrm::train {
 namespace {
 
 std::atomic<int> stop_signal{0};
+std::atomic<bool> memory_signal{false};
 
 void on_signal(int number) {
   // The second request does not wait for the step. _exit: nothing else is safe in a handler.
   if (stop_signal.exchange(number) != 0 && (number == SIGINT || number == SIGTERM)) _exit(128 + number);
+}
+
+void on_memory_signal(int) {
+  memory_signal = true;
 }
 
 // SIGHUP, of a terminal or a connection that ends, unless it is ignored already: by nohup, to continue without one.
@@ -31,6 +36,7 @@ void keep_signals_from_computing() {
   sigset_t stops;
   sigemptyset(&stops);
   for (const int number : stop_signals()) sigaddset(&stops, number);
+  sigaddset(&stops, SIGRTMIN);
   std::thread([stops] {
     pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);
     for (;;) pause();
@@ -44,8 +50,14 @@ void install_signal_handlers() {
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   for (const int number : stop_signals()) sigaction(number, &action, nullptr);
+  action.sa_handler = on_memory_signal;
+  sigaction(SIGRTMIN, &action, nullptr);
   // A reader of our output that goes away must not kill a training.
   signal(SIGPIPE, SIG_IGN);
+}
+
+bool memory_table_requested() {
+  return memory_signal.load(std::memory_order_relaxed) && memory_signal.exchange(false);
 }
 
 bool stop_requested() {

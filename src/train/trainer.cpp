@@ -10,6 +10,7 @@
 #include "hrm/optim/groups.h"
 #include "hrm/optim/schedules.h"
 #include "hrm/runtime/memory.h"
+#include "hrm/runtime/memory_history.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/train/batch_split.h"
 #include "hrm/train/eval_reporter.h"
@@ -17,6 +18,7 @@
 #include "train/early_stop.h"
 #include "train/metric_window.h"
 #include "train/step_guard.h"
+#include "train/memory_window.h"
 #include "train/trace_window.h"
 #include "train/trainer_values.h"
 
@@ -126,6 +128,11 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   if (!comm_->alone()) rank.backend = runtime.device.is_cuda() ? "nccl" : "gloo";
   traces_ = std::make_unique<TraceWindow>(config.profiling, runtime.device,
                                           run_dir_ / "traces" / cat("trace_rank_", comm_->rank(), ".json.gz"), rank);
+  const auto of_rank = [&](const char* name) {
+    return run_dir_ / (comm_->main() ? cat(name, ".pickle") : cat(name, "_rank_", comm_->rank(), ".pickle"));
+  };
+  memory_window_ = std::make_unique<MemoryWindow>(config.profiling, runtime.device, of_rank("memory"));
+  if (!run_dir_.empty()) watch_out_of_memory(runtime.device, of_rank("out_of_memory"));
   early_stop_ = std::make_unique<EarlyStop>(config.train);
   lr_ = at::zeros({}, on_device.dtype(at::kFloat));
   skip_ = at::zeros({}, on_device.dtype(at::kFloat));
@@ -144,7 +151,9 @@ Outcome Trainer::run() {
   bool first = true;
   while (step_ < total_steps_ && !early_stop_->over()) {
     if (!traces_->before_step(step_ + 1)) return stop("the steps for Nsight are done");
+    memory_window_->before_step();
     train_step();
+    if (memory_table_requested()) log_memory();
     if (std::exchange(first, false)) log_products();
     const bool last = step_ == total_steps_;
     if (last) {
@@ -171,13 +180,20 @@ Outcome Trainer::run() {
   }
   finish_saving(kPatienceAtEnd);
   traces_->finish();
+  memory_window_->finish();
   log::progress_done();
   if (early_stop_->over()) {
     log::info("ended at step ", step_, " of ", total_steps_, ": the last ", early_stop_->in_a_row(),
               " evaluations were no better than the best before (train.early_stop_evals)");
   }
-  log::info("memory       ", memory_text(memory_report(runtime_.device)));
+  log_memory();
   return Outcome::finished;
+}
+
+void Trainer::log_memory() const {
+  log::info("memory       ", memory_text(memory_report(runtime_.device)));
+  const std::string pools = memory_pools_text(runtime_.device);
+  if (!pools.empty()) log::info("pools        ", pools);
 }
 
 // Saves before anything else: the scheduler that sent the signal may grant seconds only.
@@ -185,6 +201,7 @@ Outcome Trainer::stop(const std::string& why) {
   save();
   finish_saving(kPatienceAtStop);
   traces_->finish();
+  memory_window_->finish();
   log::progress_done();
   stop_text_ = cat("stopped at step ", step_, " of ", total_steps_, " (", why, ")");
   log::info(stop_text_, "; start it again to resume");

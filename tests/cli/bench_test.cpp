@@ -417,6 +417,8 @@ TEST(Bench, WrongInput) {
                  with({"bench", "step"}, with(tiny(dir.path()), {"optim.warmup_steps=9223372036854775807"})),
                  {"optim.warmup_steps = 9223372036854775807", "is longer"});
   expect_refusal(ExitCode::usage, {"bench", "step", "model.archh=hrm"}, {"model.archh", "model.arch"});
+  expect_refusal(ExitCode::usage, with({"bench", "step", "--memory"}, tiny(dir.path())),
+                 {"this runs on a CPU", "profiling.memory"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::usage, {"bench", "ops", "--device", "cpu", "--filter", "("},
                  {"--filter '('", "not a regular expression"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::environment, {"bench", "ops", "--device", "cuda"}, {"runtime.device is 'cuda'"}, {},

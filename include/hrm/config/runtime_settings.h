@@ -17,6 +17,7 @@ inline const ReadWhen kFp8Recursions{
 inline const ReadWhen kFp8Blocks{"precision.blocks", {"fp8"}, "has no fp8 scales", "set precision.blocks to fp8"};
 inline const ReadWhen kNvtx{
     "profiling.nvtx.enabled", {"true"}, "names no ranges", "set profiling.nvtx.enabled to true"};
+inline const ReadWhen kMemoryHistory{"profiling.memory", {"true"}, "records nothing", "set profiling.memory to true"};
 inline const ReadWhen kTrace{"profiling.trace", {"true"}, "records nothing", "set profiling.trace to true"};
 
 enum class ComputePrecision { automatic, bf16, fp16, tf32, fp32 };
@@ -278,6 +279,8 @@ struct ProfilingConfig {
   bool trace_stacks = false;
   bool nsight_window = false;
   double gpu_health_s = 1;
+  bool memory = false;
+  int64_t memory_steps = 10;
 
   template <class F>
   static void describe(F&& f) {
@@ -308,6 +311,13 @@ struct ProfilingConfig {
       "ask the driver (NVML) this often for utilisation, power, clocks, temperature, memory and traffic of the GPU, "
       "for "
       "perf/gpu/... and a warning when heat or a power brake throttles the clocks; 0 = never");
+    f("memory", &ProfilingConfig::memory, Flag{}, "",
+      "record every allocation of GPU memory in <run folder>/memory.pickle, for PyTorch's memory viewer, and log which "
+      "operations took most at the peak");
+    f("memory_steps", &ProfilingConfig::memory_steps, IntRange{1, 1000000}, "steps",
+      "record from the start of this process until the end of this step of it; the recording keeps the last 200,000 "
+      "events",
+      kMemoryHistory);
   }
 };
 

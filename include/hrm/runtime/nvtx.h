@@ -17,9 +17,9 @@ enum class RangeKind : unsigned { step = 1, data = 2, eval = 4, sample = 8 };
 
 namespace ranges {
 
-inline constexpr unsigned kNvtxShift = 0, kTraceShift = 8;
+inline constexpr unsigned kNvtxShift = 0, kTraceShift = 8, kMemoryShift = 16;
 
-// One bit per kind for NVTX, and one per kind for the trace that is being recorded. Process-wide.
+// One bit per kind for NVTX, for the trace that is being recorded, and for the history of memory. Process-wide.
 inline std::atomic<unsigned> active{0};
 
 void push(unsigned listeners, const char* name, void** annotation);
@@ -34,14 +34,17 @@ void enable_nvtx(const config::ProfilingConfig& config);
 // ends, in the range's thread.
 void annotate_trace(bool on, std::function<void()> at_edge = {});
 
+// While allocations are recorded (hrm/runtime/memory_history.h): all kinds of ranges become their phases.
+void track_memory_phases(bool on);
+
 // The range from construction to destruction on this thread. `name` must be a literal. Free when nobody listens: one
 // load and one branch.
 class ProfilerRange {
  public:
   explicit ProfilerRange(RangeKind kind, const char* name) {
     const unsigned bits = static_cast<unsigned>(kind);
-    listeners_ =
-        ranges::active.load(std::memory_order_relaxed) & (bits << ranges::kNvtxShift | bits << ranges::kTraceShift);
+    listeners_ = ranges::active.load(std::memory_order_relaxed) &
+                 (bits << ranges::kNvtxShift | bits << ranges::kTraceShift | bits << ranges::kMemoryShift);
     if (listeners_ != 0) [[unlikely]]
       ranges::push(listeners_, name, &annotation_);
   }

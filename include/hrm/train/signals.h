@@ -1,6 +1,7 @@
 #pragma once
 // SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP ask for a clean stop: the step in hand is finished and saved. A second
 // SIGINT or SIGTERM leaves at once. SIGHUP does not count if it was ignored when the program began (nohup).
+// SIGRTMIN asks for a line about memory in the log, and stops nothing.
 
 #include <string>
 
@@ -13,6 +14,8 @@ void install_signal_handlers();
 // is started. It does not change what the signals do.
 void keep_signals_from_computing();
 bool stop_requested();
+// Whether SIGRTMIN has come since the last call.
+bool memory_table_requested();
 // "SIGTERM", or empty.
 std::string stop_signal_name();
 

@@ -33,6 +33,7 @@ enum class Outcome { finished, stopped, rewind };
 class EarlyStop;
 class MetricWindow;
 class StepGuard;
+class MemoryWindow;
 class TraceWindow;
 
 // How many values of a step (float64) travel in its sum over the ranks: `task_sums` of the task, behind those of the
@@ -138,6 +139,7 @@ class Trainer : public Stateful {
   void check_sources(const std::map<std::string, std::string>& info, const std::filesystem::path& checkpoint,
                      bool accept_change);
   Outcome stop(const std::string& why);
+  void log_memory() const;
   [[noreturn]] void stop_diverged(int64_t step);
   bool logged(int64_t step) const;
   bool due(int64_t every, bool last) const;
@@ -160,6 +162,7 @@ class Trainer : public Stateful {
   std::unique_ptr<EarlyStop> early_stop_;
   std::unique_ptr<MetricWindow> window_;  // registered
   std::unique_ptr<TraceWindow> traces_;
+  std::unique_ptr<MemoryWindow> memory_window_;
   at::Tensor gradient_factor_;  // of failpoints alone: 0-dim float32 on the device
   RunLog log_;
   std::map<std::string, std::string> source_digests_;  // of the task; rank 0's

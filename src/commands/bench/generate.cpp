@@ -13,6 +13,7 @@
 #include "hrm/config/load.h"
 #include "hrm/models/language_model.h"
 #include "hrm/ops/start.h"
+#include "hrm/runtime/memory.h"
 #include "hrm/tasks/generation.h"
 #include "hrm/tasks/registry.h"
 #include "hrm/tasks/text_writer.h"
@@ -119,6 +120,11 @@ int run_bench_generate(const BenchGenerateOptions& o) {
               << " ms, then " << std::setprecision(3) << json["runs"].back()["step_ms"].get<double>() << " ms each\n"
               << std::flush;
   }
+  const MemoryReport memory = memory_report(subject.runtime.device);
+  json["memory_peak_bytes"] = memory.allocated_peak;
+  json["memory_reserved_peak_bytes"] = memory.reserved_peak;
+  json["host_resident_peak_bytes"] = memory.host_resident_peak;
+  std::cout << "memory     " << memory_text(memory) << "\n" << std::flush;
   if (!o.json_out.empty()) write_text_atomic(o.json_out, json.dump(2) + "\n");
   return static_cast<int>(ExitCode::done);
 }

@@ -23,6 +23,7 @@
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/start.h"
 #include "hrm/runtime/memory.h"
+#include "hrm/runtime/memory_history.h"
 #include "hrm/runtime/profiler.h"
 #include "hrm/runtime/work_counts.h"
 #include "hrm/tasks/puzzle.h"
@@ -46,6 +47,23 @@ Json memory_json(const MemoryReport& memory) {
           {"inactive_bytes", memory.inactive},         {"fragmentation", memory.fragmentation()},
           {"allocation_retries", memory.retries},      {"device_used_bytes", memory.device_used},
           {"device_total_bytes", memory.device_total}, {"host_resident_peak_bytes", memory.host_resident_peak}};
+}
+
+constexpr size_t kAllocationRows = 20;
+
+Json at_peak_json(const AllocationsAtPeak& peak) {
+  Json groups = Json::array();
+  for (const AllocationGroup& group : peak.groups) {
+    groups.push_back({{"phase", group.phase},
+                      {"operation", group.operation},
+                      {"bytes_each", group.each},
+                      {"tensors", group.tensors},
+                      {"bytes", group.bytes()}});
+  }
+  return {{"bytes", peak.bytes},
+          {"tensors", peak.tensors},
+          {"groups", groups},
+          {"table", allocations_table(peak, kAllocationRows)}};
 }
 
 // unit: "step" or "pass".
@@ -193,6 +211,12 @@ void print_step(const Json& json, std::ostream& out) {
                       human_bytes(counts["peak_bytes"].get<uint64_t>()), " at most, asked for in a step"));
   }
   print_phases(json, out);
+  if (json.contains("memory_at_peak")) {
+    const Json& peak = json["memory_at_peak"];
+    out << "\nat the peak of the warm-up, " << human_bytes(peak["bytes"].get<uint64_t>()) << " in "
+        << peak["tensors"].dump() << " tensors\n"
+        << peak["table"].get<std::string>();
+  }
   print_profile(json, out, "step");
 }
 
@@ -232,6 +256,11 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
 
   trainer.run_steps(options.warmup);
   synchronize(runtime.device);
+  AllocationsAtPeak at_peak;
+  if (options.memory) {
+    at_peak = allocations_at_peak(memory_snapshot(runtime.device));
+    stop_memory_history(runtime.device);
+  }
   const auto settled = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.settle);
   int64_t settling = 0;
   const auto settles = [&] { return settling < kSettlingSteps && std::chrono::steady_clock::now() < settled; };
@@ -275,6 +304,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   if (trainer.phases()) json["phases"] = phases_json(phases_before, trainer.phases()->totals(), options.steps);
   json["memory"] = memory_json(memory);
   json["memory_text"] = memory_text(memory);
+  if (options.memory) json["memory_at_peak"] = at_peak_json(at_peak);
 
   if (options.profile_steps > 0 && config.profiling.nsight_window) {
     nsight_window_begin(runtime.device);
@@ -298,6 +328,7 @@ int measure_step(const BenchStepOptions& options, const std::function<void(const
   const parallel::Launch launch = parallel::detect_launch();
   config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   config::Config& config = loaded.config;
+  if (options.memory) config.profiling.memory = true;
   config.model.depth_curriculum = false;  // steps of full depth are measured
   // Further than the benchmark goes, so that no step of it is the run's last; a run's length need not be given.
   const int64_t measured = options.warmup + kSettlingSteps + options.steps + options.profile_steps;

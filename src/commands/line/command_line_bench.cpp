@@ -42,6 +42,9 @@ void add_bench_step(CLI::App& bench, Action& action) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(0, 100));
+  sub->add_flag("--memory", o->memory,
+                "also list what takes most GPU memory at the peak, by phase and operation. Recording slows only the "
+                "warm-up");
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train bench step --config configs/puzzle/hrm_sudoku17.json train.global_batch_size=768");
   sub->callback([o, &action] {

@@ -4,6 +4,7 @@
 #include "hrm/ops/attention.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/gemm_tuning.h"
+#include "hrm/runtime/memory_history.h"
 #include "hrm/runtime/nvtx.h"
 
 namespace hrm::ops {
@@ -23,6 +24,7 @@ Runtime start_runtime_and_ops(const config::Config& config, int processes_here) 
   set_gemm_tuning(tunes ? GemmTuning::auto_ : GemmTuning::off);
   set_gemm_cache(config.ops.gemm_cache);
   enable_nvtx(config.profiling);
+  watch_out_of_memory(runtime.device, /*file=*/"");
   return runtime;
 }
 
