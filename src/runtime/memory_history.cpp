@@ -92,9 +92,10 @@ bool sees_memory() {
 }
 
 void require_sight() {
-  require(sees_memory(), ExitCode::environment,
-          "LibTorch does not see the memory of runtime.allocator=cuda_malloc_async; set runtime.allocator=expandable to "
-          "record it");
+  require(
+      sees_memory(), ExitCode::environment,
+      "LibTorch does not see the memory of runtime.allocator=cuda_malloc_async; set runtime.allocator=expandable to "
+      "record it");
 }
 
 void record_phases() {

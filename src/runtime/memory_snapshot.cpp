@@ -40,10 +40,10 @@ LiveTensors live_now(const MemorySnapshot& snapshot) {
 
 // The operation that a user knows: the innermost one that does more than make a tensor.
 std::string operation_of(const AllocationSource& source) {
-  constexpr std::string_view kMakers[] = {"aten::empty",      "aten::empty_strided", "aten::empty_like", "aten::resize_",
-                                          "aten::new_empty",  "aten::zeros",         "aten::zeros_like", "aten::ones",
-                                          "aten::contiguous", "aten::clone",         "aten::new_zeros",  "aten::full",
-                                          "aten::to",         "aten::_to_copy"};
+  constexpr std::string_view kMakers[] = {
+      "aten::empty",     "aten::empty_strided", "aten::empty_like", "aten::resize_",    "aten::new_empty",
+      "aten::zeros",     "aten::zeros_like",    "aten::ones",       "aten::contiguous", "aten::clone",
+      "aten::new_zeros", "aten::full",          "aten::to",         "aten::_to_copy"};
   for (const std::string& operation : source.operations) {
     if (std::find(std::begin(kMakers), std::end(kMakers), operation) == std::end(kMakers)) return operation;
   }
@@ -162,8 +162,7 @@ Dict segment_dict(const MemorySegment& segment, int device, Frames& frames) {
   out.insert("requested_size", number(requested));
   out.insert("stream", number(segment.stream));
   out.insert("segment_type", segment.large ? "large" : "small");
-  out.insert("segment_pool_id",
-             c10::ivalue::Tuple::create({number(segment.pool.first), number(segment.pool.second)}));
+  out.insert("segment_pool_id", c10::ivalue::Tuple::create({number(segment.pool.first), number(segment.pool.second)}));
   out.insert("is_expandable", segment.expandable);
   out.insert("frames", new_list());
   out.insert("blocks", blocks);

@@ -16,9 +16,9 @@
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/signals.h"
 #include "train/early_stop.h"
+#include "train/memory_window.h"
 #include "train/metric_window.h"
 #include "train/step_guard.h"
-#include "train/memory_window.h"
 #include "train/trace_window.h"
 #include "train/trainer_values.h"
 

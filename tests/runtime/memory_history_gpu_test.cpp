@@ -76,8 +76,8 @@ TEST_F(MemoryHistoryGpu, ACaptureIsRecorded) {
   }
   EXPECT_EQ(captured, 2);  // one eager run and the capture; the replay allocates nothing
   const std::vector<PoolUse> pools = pool_uses(snapshot);
-  EXPECT_TRUE(std::any_of(pools.begin(), pools.end(),
-                          [](const PoolUse& pool) { return pool.name == "graphs, large blocks"; }));
+  EXPECT_TRUE(
+      std::any_of(pools.begin(), pools.end(), [](const PoolUse& pool) { return pool.name == "graphs, large blocks"; }));
   EXPECT_NE(memory_pools_text(device_).find("default"), std::string::npos);
 }
 

@@ -22,15 +22,14 @@ SourcePtr source(const char* phase, std::vector<std::string> operations = {}) {
 MemorySnapshot example() {
   const SourcePtr product = source("forward", {"aten::empty", "aten::mm", "hrm::linear"}), grad = source("backward");
   MemorySnapshot snapshot;
-  snapshot.segments.push_back({.address = 100,
-                               .size = 4096,
-                               .large = true,
-                               .blocks = {{.size = 1024, .requested = 1000, .allocated = true, .active = true},
-                                          {.size = 512, .requested = 500, .allocated = true, .active = true,
-                                           .source = product},
-                                          {.size = 1024},
-                                          {.size = 1536, .requested = 300, .allocated = true, .active = true,
-                                           .source = grad}}});
+  snapshot.segments.push_back(
+      {.address = 100,
+       .size = 4096,
+       .large = true,
+       .blocks = {{.size = 1024, .requested = 1000, .allocated = true, .active = true},
+                  {.size = 512, .requested = 500, .allocated = true, .active = true, .source = product},
+                  {.size = 1024},
+                  {.size = 1536, .requested = 300, .allocated = true, .active = true, .source = grad}}});
   snapshot.segments.push_back({.address = 9000, .size = 2048, .pool = {0, 3}, .blocks = {{.size = 2048}}});
   snapshot.events = {{.action = Action::alloc, .address = 100 + 1024, .size = 500, .source = product},
                      {.action = Action::alloc, .address = 2000, .size = 500, .source = product},

@@ -30,10 +30,10 @@ struct MemoryBlock {
 // A piece of memory that the allocator has from the driver, cut into blocks.
 struct MemorySegment {
   uint64_t address = 0, size = 0, stream = 0;
-  bool large = false;       // of blocks above 1 MiB
-  bool expandable = false;  // grows in place
+  bool large = false;                           // of blocks above 1 MiB
+  bool expandable = false;                      // grows in place
   std::pair<uint64_t, uint64_t> pool = {0, 0};  // {0, 0}: the default pool; others belong to CUDA graphs
-  std::vector<MemoryBlock> blocks = {};              // by address, without gaps
+  std::vector<MemoryBlock> blocks = {};         // by address, without gaps
 };
 
 struct MemoryEvent {
