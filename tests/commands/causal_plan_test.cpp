@@ -251,7 +251,7 @@ TEST(CausalPlan, BlocksInFp8KeepLess) {
   EXPECT_EQ(same.fp8_parameters, 0);
   EXPECT_EQ(fp8.fp8_parameters, 3 * block);
   EXPECT_EQ(less.fp8_parameters, 2 * block);
-  EXPECT_EQ(item(make_plan(fp8).memory, "8-bit copies"), 3.0 * block);
+  EXPECT_EQ(item(make_plan(fp8).memory, "8-bit copies"), 2.0 * 3 * block);
   // Decoding reads the copies in the compute dtype. Where nothing is sampled, there are none.
   const PlanInput fixed = planned(with(with(bf16, kNothingSampled), {"precision.blocks=fp8"}));
   const double copies = item(make_plan(same).memory, "compute copies");
