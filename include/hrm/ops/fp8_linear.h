@@ -9,9 +9,11 @@
 // written twice by the pass that quantises it: as it stands, and transposed. Of x, only the transposed copy is kept for
 // the backward pass: one byte an element.
 //
-// A *wide slot* is a contiguous float32 row {scale, 1 / scale, amax, largest, 1 / scale, 0, 0, 0}: a slot as in
+// A *wide slot* is a contiguous float32 row {scale, 1 / scale, amax, largest, 1 / scale, counts}: a slot as in
 // hrm/ops/fp8.h, the largest finite value of the tensor's format (448 or 57,344), and the inverse scale again, at an
-// address that the library reads it from. fp8_update_scales_ takes rows of this length, too.
+// address that the library reads it from. fp8_update_scales_ takes rows of this length, too, and clears the counts.
+// They are integers: the rows that were quantised by this slot (32 bits), and how many of their values were clamped
+// (64 bits), i.e. |x| * scale was above 1.00001 largest. NaN is not clamped. Counts of weights stay zero.
 //
 // The number of rows and both sizes of the weight must be multiples of 16. The reference (CPU, and any GPU with
 // ops.backend=reference) multiplies the values in float32. GPUs of compute capability 8.9 or later use the library's
@@ -31,8 +33,15 @@ constexpr double kFp8MaxE5m2 = 57344;
 // (count, 8): wide slots with scale 1, of e4m3 tensors or of e5m2 tensors.
 at::Tensor make_fp8_wide_slots(int64_t count, bool e5m2, at::Device device);
 
+// Views of the counts of wide slots (count, 8).
+struct Fp8Counts {
+  at::Tensor rows;     // (count) int32
+  at::Tensor clamped;  // (count) int64
+};
+Fp8Counts fp8_counts(const at::Tensor& slots);
+
 // x (n, K), float32, bfloat16 or float16 -> its 8-bit values (n, K), and the same transposed, (K, n). What is not asked
-// for is undefined. Raises the wide slot's amax.
+// for is undefined. Raises the wide slot's amax, and counts.
 std::tuple<at::Tensor, at::Tensor> quantize_fp8_pair(const at::Tensor& x, const at::Tensor& slot, bool e5m2,
                                                      bool values = true, bool transposed = true);
 // The same into tensors that are there.

@@ -1,5 +1,6 @@
 // hrm_train bench fp8.
 #include <ATen/ATen.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,8 +9,10 @@
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "commands/bench/step.h"
 #include "commands/bench/timer.h"
@@ -38,7 +41,41 @@ using metrics::fixed;
 constexpr int64_t kVocabulary = 32000;
 constexpr int64_t kBatches = 4;  // of different tokens
 
-// A folder of random tokens, removed by the destructor.
+// Removes a folder when SIGTERM, SIGINT or SIGHUP ends the program, which has no other use for them. Threads that begin
+// while it lives leave these signals to one thread, which may do more than a signal handler.
+class RemovedOnSignals {
+ public:
+  explicit RemovedOnSignals(const std::filesystem::path& folder) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, number);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+    thread_ = std::jthread([folder, signals](const std::stop_token& stop) {
+      constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 50'000'000};
+      while (!stop.stop_requested()) {
+        const int number = sigtimedwait(&signals, nullptr, &kLook);
+        if (number < 0) continue;
+        std::error_code ignored;
+        std::filesystem::remove_all(folder, ignored);
+        pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+        raise(number);
+      }
+    });
+  }
+  ~RemovedOnSignals() {
+    thread_.request_stop();
+    thread_.join();
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  RemovedOnSignals(const RemovedOnSignals&) = delete;
+  RemovedOnSignals& operator=(const RemovedOnSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+  std::jthread thread_;
+};
+
+// A folder of random tokens, removed by the destructor, and by signals that end the program.
 class RandomTokens {
  public:
   RandomTokens(int64_t rows, int64_t length) {
@@ -46,6 +83,7 @@ class RandomTokens {
     require(mkdtemp(name.data()) != nullptr, ExitCode::environment, "cannot make the folder '", name,
             "'; let TMPDIR name one that can be written");
     folder_ = name;
+    on_signals_ = std::make_unique<RemovedOnSignals>(folder_);
     write_text_atomic(folder_ / "meta.json",
                       Json{{"vocab_size", kVocabulary}, {"pad_id", 0}, {"bos_id", -1}, {"eos_id", -1}}.dump());
     std::ostringstream lines;
@@ -62,6 +100,7 @@ class RandomTokens {
     write_text_atomic(folder_ / "train.jsonl", lines.str());
   }
   ~RandomTokens() {
+    on_signals_ = nullptr;
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
@@ -72,6 +111,7 @@ class RandomTokens {
 
  private:
   std::filesystem::path folder_;
+  std::unique_ptr<RemovedOnSignals> on_signals_;
 };
 
 // The decoder of a width, unless overrides say otherwise. About as many tokens for each, and layers so that all fit.

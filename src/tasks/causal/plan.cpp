@@ -261,7 +261,7 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
   if (in_fp8(config)) {
     for (const nn::NamedLinear& layer : fp8_layers(*lm.model, config.precision)) fp8 += layer.linear->weight().numel();
   }
-  const std::vector<std::string> of_steps = in_fp8(config) ? fp8_metric_names() : std::vector<std::string>();
+  const std::vector<std::string> of_steps = in_fp8(config) ? fp8_metric_names(*lm.model) : std::vector<std::string>();
   return {.model = lm.model,
           .parameters = &lm.model->parameter_set(),
           .blocks_run_once = false,

@@ -380,7 +380,7 @@ ModelOutline LanguagePlan::outline(const config::Config& config) const {
           .flops_per_sample = models::training_flops_per_row(config, sizes_),
           .fp8_parameters = fp8.count,
           .fp8_share = fp8.share,
-          .metric_sums = static_cast<int64_t>(language_metric_names(config, mixtures).size())};
+          .metric_sums = static_cast<int64_t>(language_metric_names(config, *model).size())};
 }
 
 void LanguagePlan::rehearse_begin(const PlanInput& /*in*/, StepRehearsal& step) const {
