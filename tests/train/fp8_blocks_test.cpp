@@ -186,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(
     fp8_variant_name);
 
 TEST(Fp8BlocksTraining, ExpertsAndRoutersHaveTheGradientsOfBf16) {
-  testing::check_gradients_of_experts({"train.global_batch_size=16"});
+  testing::check_gradients_of_experts({"train.global_batch_size=32"});
 }
 
 TEST(Fp8BlocksTraining, ScalingsAndFormatsLearn) {

@@ -33,19 +33,23 @@ inline void check_gradients_of_experts(const test::Overrides& more) {
   const bool gpu = more[0] == "runtime.device=cuda";
   const auto dir = fresh_folder("runs");
   const auto want = gradients_with_experts(dir / "bf16", test::with(more, {"runtime.cuda_graphs=false"}), false);
-  const auto got = gradients_with_experts(dir / "fp8", test::with(more, {"precision.blocks=fp8"}), gpu);
+  const auto got = gradients_with_experts(
+      dir / "fp8", test::with(more, {"precision.blocks=fp8", "precision.fp8_gradients=e4m3"}), gpu);
   ASSERT_EQ(want.size(), got.size());
   std::set<std::string> kinds;
   for (const auto& [name, gradient] : want) {
-    const bool expert = name.find("experts") != std::string::npos, router = name.find("router") != std::string::npos;
+    // Of nn::Moe; dense layers are gate_up_proj and down_proj.
+    const bool expert = name.ends_with(".gate_up.weight") || name.ends_with(".down.weight");
+    const bool router = name.ends_with(".router.weight");
     if (!expert && !router) continue;
     kinds.insert(expert ? "experts" : "router");
     const double size = gradient.norm().item<double>(), error = (got.at(name) - gradient).norm().item<double>() / size;
     EXPECT_GT(size, 0) << name;
-    // Blocks in 8 bits pass on inputs and gradients with errors of some percent; a few tokens pick other experts.
-    EXPECT_LT(error, 0.2) << name;
+    // Blocks in 8 bits pass on inputs and gradients with errors of some percent, and a few tokens pick other experts. A
+    // router's gradient is a difference of what experts would give.
+    EXPECT_LT(error, router ? 0.35 : 0.2) << name;
     EXPECT_GT(error, 1e-4) << name << ": nothing was in 8 bits";
-    EXPECT_NEAR(got.at(name).norm().item<double>() / size, 1, 0.05) << name;
+    EXPECT_NEAR(got.at(name).norm().item<double>() / size, 1, 0.1) << name;
   }
   EXPECT_EQ(kinds.size(), 2u) << "the model has no experts or no router";
 }

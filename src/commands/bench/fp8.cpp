@@ -75,15 +75,20 @@ class RemovedOnSignals {
   std::jthread thread_;
 };
 
-// A folder of random tokens, removed by the destructor, and by signals that end the program.
+// A folder of random tokens, removed by the destructor, and by signals that end the program. Made before computing
+// begins threads, which would not leave signals to it.
 class RandomTokens {
  public:
-  RandomTokens(int64_t rows, int64_t length) {
+  RandomTokens() {
     std::string name = (std::filesystem::temp_directory_path() / "hrm_bench_fp8_XXXXXX").string();
     require(mkdtemp(name.data()) != nullptr, ExitCode::environment, "cannot make the folder '", name,
             "'; let TMPDIR name one that can be written");
     folder_ = name;
     on_signals_ = std::make_unique<RemovedOnSignals>(folder_);
+  }
+  // In place of those before.
+  void write(int64_t rows, int64_t length) const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) std::filesystem::remove_all(entry);
     write_text_atomic(folder_ / "meta.json",
                       Json{{"vocab_size", kVocabulary}, {"pad_id", 0}, {"bos_id", -1}, {"eos_id", -1}}.dump());
     std::ostringstream lines;
@@ -299,7 +304,7 @@ Json step_in(const BenchFp8Options& o, int64_t width, const std::string& data, b
   return out;
 }
 
-Json bench_width(const BenchFp8Options& o, int64_t width) {
+Json bench_width(const BenchFp8Options& o, int64_t width, const RandomTokens& tokens) {
   const config::Config config = checked_config(o, width);
   const Runtime runtime = ops::start_runtime_and_ops(config);
   const auto& train = config.train;
@@ -329,7 +334,7 @@ Json bench_width(const BenchFp8Options& o, int64_t width) {
   std::cout << "  a block's products take " << fixed(wide, 1) << " and " << fixed(narrow, 1) << " us, ratio "
             << fixed(wide / narrow, 2) << "; quantising passes take " << fixed(passes, 1) << " us\n";
 
-  const RandomTokens tokens(kBatches * train.global_batch_size, config.data.decoder_len);
+  tokens.write(kBatches * train.global_batch_size, config.data.decoder_len);
   json["step"] = step_in(o, width, tokens.folder(), false, runtime.device);
   json["fp8_step"] = step_in(o, width, tokens.folder(), true, runtime.device);
   const double ms = json["step"]["step_ms"]["median"], ms8 = json["fp8_step"]["step_ms"]["median"];
@@ -362,12 +367,13 @@ void print_steps(const Json& widths) {
 
 int run_bench_fp8(const BenchFp8Options& o) {
   for (const int64_t width : o.widths) checked_config(o, width);
+  const RandomTokens tokens;
   Json json;
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
   json["overrides"] = o.overrides;
   json["steps"] = o.steps;
   json["widths"] = Json::array();
-  for (const int64_t width : o.widths) json["widths"].push_back(bench_width(o, width));
+  for (const int64_t width : o.widths) json["widths"].push_back(bench_width(o, width, tokens));
   print_steps(json["widths"]);
   if (!o.json_out.empty()) {
     write_text_atomic(o.json_out, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
