@@ -5,8 +5,8 @@
 
 #include "hrm/base/error.h"
 #include "hrm/nn/fp8_block.h"
+#include "hrm/nn/fp8_rows_block.h"
 #include "hrm/ops/decode_attention.h"
-#include "hrm/ops/decode_linear.h"
 #include "hrm/ops/qkv_heads.h"
 
 namespace hrm::nn {
@@ -120,13 +120,9 @@ at::Tensor CausalAttention::step(const at::Tensor& x, const AttentionPass& pass,
 
 StepRows CausalAttention::step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
                                    const LayerCache& cache, const RmsNorm* next) const {
-  const at::Tensor qkv = qkv_proj_->needs_forward() || wide()
-                             ? project(norm.forward(rows.x))
-                             : ops::decode_linear(rows.x, qkv_proj_->compute_weight(),
-                                                  {.norm = norm.scale(), .eps = norm.eps(), .ahead = rows.ahead});
-  const at::Tensor mixed = step_mix(qkv, pass, cache);
-  if (o_proj_->needs_forward()) return {o_proj_->forward_add(mixed, rows.x)};
-  return step_product(mixed, o_proj_->compute_weight(), rows.x, next);
+  const at::Tensor qkv = step_linear(*qkv_proj_, norm, rows);
+  const at::Tensor mixed = step_mix(wide() ? normed_widely(qkv) : qkv, pass, cache);
+  return step_product(*o_proj_, mixed, rows.x, next);
 }
 
 ops::QkvHeadOptions CausalAttention::head_options(const AttentionPass& pass) const {
@@ -159,30 +155,48 @@ at::Tensor CausalAttention::attend(const at::Tensor& qkv, const AttentionPass& p
   return attend(ops::qkv_heads_(qkv, sizes, head_options(part)), part, nullptr);
 }
 
-at::Tensor CausalAttention::mix(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
+at::Tensor CausalAttention::mix_projected(const at::Tensor& qkv, const AttentionPass& pass, LayerCache* cache) const {
   if (pass.shared.defined()) {
-    SharedTokens::Rows rows = pass.shared.to_rows(project(x));
+    SharedTokens::Rows rows = pass.shared.to_rows(qkv);
     rows.others = attend(rows.others, pass);
     if (rows.whole.defined()) rows.whole = attend(rows.whole, pass);
     return pass.shared.to_tokens(rows);
   }
-  const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
-  const ops::QkvHeadOptions options = head_options(pass);
+  return attend(ops::qkv_heads_(qkv, {sizes_.heads, sizes_.kv_heads, sizes_.head_dim}, head_options(pass)), pass,
+                cache);
+}
+
+at::Tensor CausalAttention::mix(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
   // The product that rotates heads by itself knows neither biases nor norms over all heads.
-  const ops::QkvHeads heads =
-      qkv_proj_->needs_forward() || wide()
-          ? ops::qkv_heads_(project(x), sizes, options)
-          : ops::qkv_heads_of(x, qkv_proj_->compute_weight(), qkv_proj_->weight(), sizes, options);
-  return attend(heads, pass, cache);
+  if (pass.shared.defined() || qkv_proj_->needs_forward() || wide()) return mix_projected(project(x), pass, cache);
+  const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
+  return attend(ops::qkv_heads_of(x, qkv_proj_->compute_weight(), qkv_proj_->weight(), sizes, head_options(pass)), pass,
+                cache);
+}
+
+at::Tensor CausalAttention::rows_normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
+                                            LayerCache* cache) const {
+  const ops::QkvHeadOptions options = head_options(pass);
+  const bool trains = at::GradMode::is_enabled() && sizes_.qk_norm &&
+                      (options.q_weight.requires_grad() || options.k_weight.requires_grad());
+  if (pass.shared.defined() || wide() || trains) {
+    const ops::NormedStream stream = rows_normed_linear(x, norm, *qkv_proj_);
+    const at::Tensor qkv = wide() ? normed_widely(stream.y) : stream.y;
+    return o_proj_->forward_add(mix_projected(qkv, pass, cache), stream.x);
+  }
+  const RowsHeads in = rows_qkv_heads(x, norm, *qkv_proj_, {sizes_.heads, sizes_.kv_heads, sizes_.head_dim}, options);
+  return o_proj_->forward_add(attend(in.heads, pass, cache), in.x);
 }
 
 at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                                         LayerCache* cache) const {
-  return o_proj_->forward_add(mix(x, pass, cache), residual);
+  // Attention keeps its result, but not the one that is put together from shared rows.
+  return o_proj_->forward_add(mix(x, pass, cache), residual, /*x_is_kept=*/!pass.shared.defined());
 }
 
 at::Tensor CausalAttention::normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
                                        LayerCache* cache) const {
+  if (qkv_proj_->takes_fp8_rows(x)) return rows_normed_add(norm, x, pass, cache);
   if (qkv_proj_->fp8_layer() == nullptr || wide() || pass.shared.defined()) {
     const ops::NormedStream stream = norm.forward_stream(x);
     return forward_add(stream.y, stream.x, pass, cache);
@@ -191,14 +205,15 @@ at::Tensor CausalAttention::normed_add(const RmsNorm& norm, const at::Tensor& x,
   const ops::QkvHeadOptions options = head_options(pass);
   if (!sizes_.qk_norm) {
     const Fp8Heads in = fp8_qkv_heads(x, norm, *qkv_proj_, sizes, options);
-    return o_proj_->forward_add(attend(in.heads, pass, cache), in.x);
+    return o_proj_->forward_add(attend(in.heads, pass, cache), in.x, /*x_is_kept=*/true);
   }
   const ops::NormedStream stream = fp8_normed_linear(x, norm, *qkv_proj_);
-  return o_proj_->forward_add(attend(ops::qkv_heads_(stream.y, sizes, options), pass, cache), stream.x);
+  return o_proj_->forward_add(attend(ops::qkv_heads_(stream.y, sizes, options), pass, cache), stream.x,
+                              /*x_is_kept=*/true);
 }
 
 at::Tensor CausalAttention::forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
-  return o_proj_->forward(mix(x, pass, cache));
+  return o_proj_->forward(mix(x, pass, cache), /*x_is_kept=*/!pass.shared.defined());
 }
 
 std::vector<AdaptableLinear> CausalAttention::adaptable_linears() {
@@ -225,7 +240,7 @@ at::Tensor CrossAttention::forward_add(const at::Tensor& x, const at::Tensor& re
                                        const LayerCache& memory) const {
   const at::Tensor q = split_heads(q_proj_->forward(x), sizes_.head_dim).transpose(1, 2);
   const at::Tensor mixed = grouped_attention(q, memory.keys, memory.values, {}, /*causal=*/false);
-  return o_proj_->forward_add(mixed.transpose(1, 2).flatten(-2), residual);
+  return o_proj_->forward_add(mixed.transpose(1, 2).flatten(-2), residual, /*x_is_kept=*/true);
 }
 
 }  // namespace hrm::nn

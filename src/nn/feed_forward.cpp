@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "hrm/nn/fp8_block.h"
-#include "hrm/ops/decode_linear.h"
+#include "hrm/nn/fp8_rows_block.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/swiglu.h"
@@ -118,15 +118,15 @@ at::Tensor SwigluFeedForward::normed_add(const RmsNorm& norm, const at::Tensor& 
   if (!form_.gelu && gate_up_proj_->fp8_layer() != nullptr && down_proj_->fp8_layer() != nullptr) {
     return fp8_swiglu_add(x, norm, *gate_up_proj_, *down_proj_);
   }
+  if (!form_.gelu && gate_up_proj_->takes_fp8_rows(x) && down_proj_->takes_fp8_rows(x)) {
+    return rows_swiglu_add(x, norm, *gate_up_proj_, *down_proj_);
+  }
   return FeedForward::normed_add(norm, x);
 }
 
 StepRows SwigluFeedForward::step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) {
-  if (needs_forward()) return FeedForward::step_add(norm, rows, next);
-  const at::Tensor act =
-      ops::decode_linear(rows.x, gate_up_proj_->compute_weight(),
-                         {.norm = norm.scale(), .eps = norm.eps(), .gated = true, .ahead = rows.ahead});
-  return step_product(act, down_proj_->compute_weight(), rows.x, next);
+  const at::Tensor y = step_linear(*gate_up_proj_, norm, rows, /*gated=*/!form_.gelu);
+  return step_product(*down_proj_, form_.gelu ? gated(y) : y, rows.x, next);
 }
 
 std::vector<AdaptableLinear> SwigluFeedForward::adaptable_linears() {

@@ -37,8 +37,10 @@ struct Layer {
 // What the backward pass needs of a layer. None of it is a saved variable: a step changes slots and gradient buffers in
 // place, which is not behind the graph's back.
 struct Backward {
-  at::Tensor weight_t, weight_slot, x_slot, grad_slot;
+  ops::Fp8Weight weight;
+  at::Tensor x_slot, grad_slot;
   at::Tensor grad_weight;  // undefined for a frozen weight
+  bool is_wide = false;
   bool e5m2 = true;
   std::optional<double> margin;
 
@@ -46,19 +48,21 @@ struct Backward {
 
   static void keep(AutogradContext* ctx, const std::string& name, const Layer& layer, const at::Tensor& x_slot) {
     const Fp8Layer& fp8 = *layer.fp8;
-    ctx->saved_data[name] = std::vector<at::Tensor>{fp8.weight().transposed, fp8.weight().slot, x_slot, fp8.grad_slot(),
-                                                    ops::gradient_buffer(layer.master)};
+    ctx->saved_data[name] = std::vector<at::Tensor>{fp8.weight().values,     fp8.weight().slot,
+                                                    fp8.weight().transposed, x_slot,
+                                                    fp8.grad_slot(),         ops::gradient_buffer(layer.master)};
+    ctx->saved_data[name + " is wide"] = fp8.is_wide();
     ctx->saved_data["e5m2"] = fp8.e5m2();
     ctx->saved_data["margin"] = fp8.margin();
   }
 
   static Backward of(AutogradContext* ctx, const std::string& name) {
     const std::vector<at::Tensor> kept = ctx->saved_data[name].toTensorVector();
-    return {.weight_t = kept[0],
-            .weight_slot = kept[1],
-            .x_slot = kept[2],
-            .grad_slot = kept[3],
-            .grad_weight = kept[4],
+    return {.weight = {kept[0], kept[1], kept[2]},
+            .x_slot = kept[3],
+            .grad_slot = kept[4],
+            .grad_weight = kept[5],
+            .is_wide = ctx->saved_data[name + " is wide"].toBool(),
             .e5m2 = ctx->saved_data["e5m2"].toBool(),
             .margin = ctx->saved_data["margin"].toOptional<double>()};
   }
@@ -68,9 +72,11 @@ struct Backward {
     if (trains()) ops::fp8_accumulate_(grad_weight, grad.transposed, x_t, grad.slot, x_slot);
   }
   at::Tensor grad_x(const ops::Fp8Pair& grad, at::ScalarType dtype) const {
-    return ops::fp8_product(grad.values, weight_t, grad.slot, weight_slot, dtype);
+    return ops::fp8_product(grad.values, ops::transposed_weight(weight), grad.slot, weight.slot, dtype);
   }
-  ops::Fp8Pair pair(const at::Tensor& grad) const { return ops::fp8_pair(grad, grad_slot, e5m2, trains(), margin); }
+  ops::Fp8Pair pair(const at::Tensor& grad, bool transposed = true) const {
+    return ops::fp8_pair(grad, grad_slot, e5m2, transposed && trains(), margin);
+  }
 };
 
 at::Tensor product(const ops::Fp8Pair& x, const Fp8Layer& layer, at::ScalarType dtype,
@@ -78,13 +84,12 @@ at::Tensor product(const ops::Fp8Pair& x, const Fp8Layer& layer, at::ScalarType 
   return ops::fp8_product(x.values, layer.weight().values, x.slot, layer.weight().slot, dtype, residual);
 }
 
-// The norm in front of a layer.
+// The norm in front of a layer. Its backward pass computes the transposed result again, from x, which it keeps anyway.
 ops::Fp8Normed run_norm(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale, double eps,
                         const Layer& layer) {
   const Fp8Layer& fp8 = *layer.fp8;
-  const bool trains = layer.master.requires_grad();
-  ops::Fp8Normed normed =
-      ops::weighted_rms_norm_fp8(as_matrix(x), scale.detach(), eps, fp8.x_slot(), trains, fp8.margin());
+  ops::Fp8Normed normed = ops::weighted_rms_norm_fp8(as_matrix(x), scale.detach(), eps, fp8.x_slot(),
+                                                     /*transposed=*/false, fp8.margin());
   Backward::keep(ctx, "front", layer, normed.y.slot);
   ctx->saved_data["trains_norm"] = scale.requires_grad();
   return normed;
@@ -94,9 +99,11 @@ ops::Fp8Normed run_norm(AutogradContext* ctx, const at::Tensor& x, const at::Ten
 // residual addition.
 std::tuple<at::Tensor, at::Tensor> front_backward(AutogradContext* ctx, const ops::Fp8Pair& grad, const at::Tensor& x,
                                                   const at::Tensor& scale, const at::Tensor& rstd,
-                                                  const at::Tensor& x_t, const at::Tensor& grad_stream) {
+                                                  const at::Tensor& grad_stream) {
   const Backward layer = Backward::of(ctx, "front");
-  layer.accumulate(grad, x_t);
+  if (layer.trains()) {
+    layer.accumulate(grad, ops::weighted_rms_norm_transposed_fp8(as_matrix(x), scale, rstd, layer.x_slot));
+  }
   const auto [grad_x, grad_scale] =
       ops::weighted_rms_norm_backward(layer.grad_x(grad, x.scalar_type()), as_matrix(x), rstd, scale,
                                       as_matrix(grad_stream), ctx->saved_data["trains_norm"].toBool());
@@ -108,7 +115,7 @@ struct NormedLinear : torch::autograd::Function<NormedLinear> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale,
                                const at::Tensor& /*master*/, const Layer& layer, double eps) {
     const ops::Fp8Normed normed = run_norm(ctx, x, scale, eps, layer);
-    ctx->save_for_backward({x, scale, normed.rstd, normed.y.transposed});
+    ctx->save_for_backward({x, scale, normed.rstd});
     const at::Tensor y = product(normed.y, *layer.fp8, x.scalar_type());
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.back() = y.size(1);
@@ -119,7 +126,7 @@ struct NormedLinear : torch::autograd::Function<NormedLinear> {
     TORCH_CHECK(!at::GradMode::is_enabled(), "a layer in 8 bits has no second derivative");
     const variable_list saved = ctx->get_saved_variables();
     const ops::Fp8Pair grad = Backward::of(ctx, "front").pair(as_matrix(grads[0]));
-    const auto [grad_x, grad_scale] = front_backward(ctx, grad, saved[0], saved[1], saved[2], saved[3], grads[1]);
+    const auto [grad_x, grad_scale] = front_backward(ctx, grad, saved[0], saved[1], saved[2], grads[1]);
     return {grad_x, grad_scale, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
@@ -129,7 +136,7 @@ struct QkvHeads : torch::autograd::Function<QkvHeads> {
                                const at::Tensor& /*master*/, const Layer& layer, double eps, const ops::QkvSizes& sizes,
                                const ops::QkvHeadOptions& options) {
     const ops::Fp8Normed normed = run_norm(ctx, x, scale, eps, layer);
-    ctx->save_for_backward({x, scale, normed.rstd, normed.y.transposed, options.cos, options.sin});
+    ctx->save_for_backward({x, scale, normed.rstd, options.cos, options.sin});
     const at::Tensor qkv = product(normed.y, *layer.fp8, x.scalar_type());
     const ops::QkvHeads heads = ops::qkv_heads_(qkv.view({x.size(0), x.size(1), -1}), sizes, options);
     return {heads.q, heads.k, heads.v, x.detach()};
@@ -139,9 +146,9 @@ struct QkvHeads : torch::autograd::Function<QkvHeads> {
     TORCH_CHECK(!at::GradMode::is_enabled(), "attention in 8 bits has no second derivative");
     const variable_list saved = ctx->get_saved_variables();
     const Backward layer = Backward::of(ctx, "front");
-    const ops::Fp8Pair grad = ops::qkv_heads_backward_fp8(grads[0], grads[1], grads[2], saved[4], saved[5],
+    const ops::Fp8Pair grad = ops::qkv_heads_backward_fp8(grads[0], grads[1], grads[2], saved[3], saved[4],
                                                           layer.grad_slot, layer.e5m2, layer.trains(), layer.margin);
-    const auto [grad_x, grad_scale] = front_backward(ctx, grad, saved[0], saved[1], saved[2], saved[3], grads[3]);
+    const auto [grad_x, grad_scale] = front_backward(ctx, grad, saved[0], saved[1], saved[2], grads[3]);
     variable_list out(7);
     out[0] = grad_x;
     out[1] = grad_scale;
@@ -158,21 +165,31 @@ struct SwigluAdd : torch::autograd::Function<SwigluAdd> {
     const ops::Fp8Swiglu gates =
         ops::fp8_linear_swiglu(normed.y, gate_up_proj.fp8->weight(), down.x_slot(), x.scalar_type(), down.margin());
     Backward::keep(ctx, "down", down_proj, gates.act.slot);
-    ctx->save_for_backward({x, scale, normed.rstd, normed.y.transposed, gates.gate_up});
+    ctx->save_for_backward({x, scale, normed.rstd, gates.gate_up});
     return product(gates.act, down, x.scalar_type(), as_matrix(x)).view(x.sizes());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "a SwiGLU layer in 8 bits has no second derivative");
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &gate_up = saved[4];
+    const at::Tensor &x = saved[0], &gate_up = saved[3];
     const Backward front = Backward::of(ctx, "front"), down = Backward::of(ctx, "down");
-    const ops::Fp8Pair grad = down.pair(as_matrix(grads[0]));
-    const ops::Fp8SwigluGradient gates =
-        ops::swiglu_backward_fp8(down.grad_x(grad, x.scalar_type()), gate_up, front.grad_slot, front.e5m2, down.x_slot,
-                                 front.trains(), down.trains(), front.margin);
+    // Most memory is in use here. So what is not needed any more is freed on the way, and the gradient of a wide layer
+    // is quantised twice: as it stands, and transposed when the gates are done.
+    ops::Fp8Pair grad = down.pair(as_matrix(grads[0]), /*transposed=*/!down.is_wide);
+    at::Tensor grad_act = down.grad_x(grad, x.scalar_type());
+    grad.values.reset();
+    ops::Fp8SwigluGradient gates = ops::swiglu_backward_fp8(grad_act, gate_up, front.grad_slot, front.e5m2, down.x_slot,
+                                                            front.trains(), down.trains(), front.margin);
+    grad_act.reset();
+    if (down.is_wide && down.trains()) {
+      grad.transposed = std::get<1>(
+          ops::quantize_fp8_pair(as_matrix(grads[0]), grad.slot, down.e5m2, /*values=*/false, /*transposed=*/true));
+    }
     down.accumulate(grad, gates.act_transposed);
-    const auto [grad_x, grad_scale] = front_backward(ctx, gates.gate_up, x, saved[1], saved[2], saved[3], grads[0]);
+    grad.transposed.reset();
+    gates.act_transposed.reset();
+    const auto [grad_x, grad_scale] = front_backward(ctx, gates.gate_up, x, saved[1], saved[2], grads[0]);
     variable_list out(7);
     out[0] = grad_x;
     out[1] = grad_scale;

@@ -24,13 +24,15 @@ using torch::autograd::variable_list;
 constexpr double kBeyondRange = 1 + 1e-5;
 
 // ops::linear that raises the slots of its input and of its gradient. The master is an argument so that the node exists
-// whenever it trains.
+// whenever it trains. A layer without a copy of its weight casts its master in both passes, so that no copy is kept.
 struct GatheringLinear : torch::autograd::Function<GatheringLinear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& master, const at::Tensor& x_slot, const at::Tensor& grad_slot) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& master, const Linear& linear,
+                            const at::Tensor& x_slot, const at::Tensor& grad_slot) {
     ops::fp8_raise_amax_(x, x_slot);
     const bool trains = master.requires_grad();
-    ctx->save_for_backward({trains ? x : at::Tensor(), weight});
+    const at::Tensor weight = linear.compute_weight().detach();
+    ctx->save_for_backward({trains ? x : at::Tensor(), linear.casts_weight() ? master : weight});
+    ctx->saved_data["dtype"] = weight.scalar_type();
     ctx->saved_data["needs_x"] = x.requires_grad();
     // Slots and buffers are not saved variables, because each use adds to them in place.
     ctx->saved_data["grad_slot"] = grad_slot;
@@ -48,14 +50,17 @@ struct GatheringLinear : torch::autograd::Function<GatheringLinear> {
                               x.reshape({-1, weight.size(1)}));
     }
     variable_list out(5);
-    if (ctx->saved_data["needs_x"].toBool()) out[0] = ops::linear_grad_x(grad_y, weight);
+    if (ctx->saved_data["needs_x"].toBool()) {
+      out[0] = ops::linear_grad_x(grad_y, weight.detach().to(ctx->saved_data["dtype"].toScalarType()));
+    }
     return out;
   }
 };
 
 struct RowsOf {
-  ops::Fp8Copies weight;
-  at::Tensor row_scales, transposed_row_scales, x_slot, grad_slot;
+  at::Tensor values;
+  Fp8Layer::Rows weight;
+  at::Tensor x_slot, grad_slot;
   Fp8Shared shared;
 };
 
@@ -73,7 +78,7 @@ struct RowsLinear : torch::autograd::Function<RowsLinear> {
     } else {
       ops::fp8_raise_amax_(rows, of.x_slot);
     }
-    ctx->saved_data["of"] = std::vector<at::Tensor>{of.weight.transposed, of.transposed_row_scales, of.grad_slot,
+    ctx->saved_data["of"] = std::vector<at::Tensor>{of.weight.transposed, of.weight.transposed_scales, of.grad_slot,
                                                     x_slot, ops::gradient_buffer(master)};
     ctx->saved_data["margin"] = of.shared.margin;
     ctx->saved_data["e5m2"] = of.shared.e5m2;
@@ -81,9 +86,9 @@ struct RowsLinear : torch::autograd::Function<RowsLinear> {
     ctx->saved_data["has_residual"] = residual.has_value();
     ctx->save_for_backward({x_t});
     std::vector<int64_t> sizes = x.sizes().vec();
-    sizes.back() = of.weight.values.size(0);
+    sizes.back() = of.values.size(0);
     const auto added = residual ? std::optional(residual->reshape({rows.size(0), -1})) : std::nullopt;
-    return ops::fp8_rows_product(values, of.weight.values, scales, of.row_scales, x.scalar_type(), added).view(sizes);
+    return ops::fp8_rows_product(values, of.values, scales, of.weight.scales, x.scalar_type(), added).view(sizes);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -124,14 +129,13 @@ bool matches(const std::string& pattern, const std::string& name) {
 
 }  // namespace
 
-Fp8Layer::Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Copies weight, at::Tensor x_slot,
-                   at::Tensor grad_slot, at::Tensor row_scales, at::Tensor transposed_row_scales)
+Fp8Layer::Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Weight weight, at::Tensor x_slot,
+                   at::Tensor grad_slot, Rows rows)
     : shared_(std::move(shared)),
       weight_(std::move(weight)),
       x_slot_(std::move(x_slot)),
       grad_slot_(std::move(grad_slot)),
-      row_scales_(std::move(row_scales)),
-      transposed_row_scales_(std::move(transposed_row_scales)) {}
+      rows_(std::move(rows)) {}
 
 bool Fp8Layer::runs() const {
   return shared_->mode != Fp8Mode::off && at::GradMode::is_enabled();
@@ -145,19 +149,20 @@ std::optional<double> Fp8Layer::margin() const {
   return shared_->mode == Fp8Mode::current ? std::optional(shared_->margin) : std::nullopt;
 }
 
-at::Tensor Fp8Layer::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
-                             const at::Tensor& residual) const {
+at::Tensor Fp8Layer::forward(const at::Tensor& x, const Linear& linear, const at::Tensor& residual,
+                             bool x_is_kept) const {
+  const at::Tensor& master = linear.weight();
   if (shared_->mode == Fp8Mode::gather) {
-    const at::Tensor y = GatheringLinear::apply(x, weight.detach(), master, x_slot_, grad_slot_);
+    const at::Tensor y = GatheringLinear::apply(x, master, linear, x_slot_, grad_slot_);
     return residual.defined() ? residual + y : y;
   }
   const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
   if (shared_->mode == Fp8Mode::rows) {
     return RowsLinear::apply(x, master, optional(residual),
-                             RowsOf{weight_, row_scales_, transposed_row_scales_, x_slot_, grad_slot_, *shared_});
+                             RowsOf{weight_.values, rows_, x_slot_, grad_slot_, *shared_});
   }
   return ops::fp8_linear(x, weight_, x_slot_, grad_slot_, shared_->e5m2, master, optional(ops::gradient_buffer(master)),
-                         margin(), optional(residual));
+                         margin(), optional(residual), x_is_kept && is_wide());
 }
 
 std::vector<NamedLinear> without_skipped(const std::vector<NamedLinear>& layers, const std::string& patterns) {
@@ -187,6 +192,7 @@ Fp8Linears::Fp8Linears(const std::vector<NamedLinear>& layers, const Fp8LinearsO
   }
   shared_->margin = options.margin;
   shared_->e5m2 = options.e5m2;
+  shared_->wide_weight = options.wide_weight;
   const auto all = all_ = static_cast<int64_t>(layers.size());
   const at::Device device = layers_.front().linear->weight().device();
   slots_ = ops::make_fp8_wide_slots(3 * all, false, device);
@@ -207,15 +213,19 @@ Fp8Linears::Fp8Linears(const std::vector<NamedLinear>& layers, const Fp8LinearsO
     Linear& linear = *layers_[static_cast<size_t>(i)].linear;
     const at::Tensor& weight = linear.weight();
     const auto options8 = slots_.options().dtype(at::kFloat8_e4m3fn);
-    copies_.push_back({at::empty(weight.sizes(), options8), at::empty({weight.size(1), weight.size(0)}, options8),
-                       weight_slots().select(0, i)});
-    at::Tensor row_scales, transposed_row_scales;
-    if (options.rows) {
-      row_scales_.push_back(row_scales = at::ones({weight.size(0)}, slots_.options()));
-      transposed_row_scales_.push_back(transposed_row_scales = at::ones({weight.size(1)}, slots_.options()));
+    weights_.push_back({at::empty(weight.sizes(), options8), weight_slots().select(0, i)});
+    if (weight.numel() < options.wide_weight && !options.rows) {
+      weights_.back().transposed = at::empty({weight.size(1), weight.size(0)}, options8);
     }
-    linear.set_fp8(std::make_shared<const Fp8Layer>(shared_, copies_.back(), x_slots().select(0, i),
-                                                    gradient_slots().select(0, i), row_scales, transposed_row_scales));
+    Fp8Layer::Rows rows;
+    if (options.rows) {
+      rows = {.transposed = at::empty({weight.size(1), weight.size(0)}, options8),
+              .scales = at::ones({weight.size(0)}, slots_.options()),
+              .transposed_scales = at::ones({weight.size(1)}, slots_.options())};
+      rows_.push_back(rows);
+    }
+    linear.set_fp8(std::make_shared<const Fp8Layer>(shared_, weights_.back(), x_slots().select(0, i),
+                                                    gradient_slots().select(0, i), std::move(rows)));
   }
 }
 
@@ -239,13 +249,23 @@ void Fp8Linears::quantize_weights() const {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> weights, values, transposed;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    weights.push_back(layers_[i].linear->compute_weight().detach());
-    values.push_back(copies_[i].values);
-    transposed.push_back(copies_[i].transposed);
+    const Linear& linear = *layers_[i].linear;
+    weights.push_back(linear.casts_weight() ? linear.weight().detach() : linear.compute_weight().detach());
+    values.push_back(weights_[i].values);
+    const at::Tensor& across = weights_[i].transposed;
+    transposed.push_back(across.defined() ? across : at::empty({0}, values.back().options()));
   }
-  if (mode() != Fp8Mode::rows) return ops::quantize_fp8_weights_(weights, values, transposed, weight_slots());
-  ops::quantize_fp8_weight_rows_({weights, values, transposed, row_scales_, transposed_row_scales_}, weight_slots(),
-                                 weights.front().scalar_type());
+  const at::ScalarType compute = layers_.front().linear->compute_dtype();
+  if (mode() != Fp8Mode::rows) {
+    return ops::quantize_fp8_weights_(weights, values, transposed, weight_slots(), compute);
+  }
+  std::vector<at::Tensor> across, scales, transposed_scales;
+  for (const Fp8Layer::Rows& rows : rows_) {
+    across.push_back(rows.transposed);
+    scales.push_back(rows.scales);
+    transposed_scales.push_back(rows.transposed_scales);
+  }
+  ops::quantize_fp8_weight_rows_({weights, values, across, scales, transposed_scales}, weight_slots(), compute);
 }
 
 at::Tensor Fp8Linears::saturated() const {

@@ -7,6 +7,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/nn/linear.h"
+#include "hrm/ops/fp8_rows.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
 
@@ -46,6 +47,7 @@ const at::Tensor& FrozenWeight::read() const {
 at::Tensor FrozenWeight::product(const at::Tensor& x, const std::optional<at::Tensor>& residual) const {
   const at::NoGradGuard no_grad;
   if (weight8.defined()) return ops::linear_weight8(x, weight8, residual, weight, fp8_products);
+  if (nf4.defined()) return ops::linear_nf4(x, nf4, weight, residual);
   const at::Tensor& w = read();
   return residual ? ops::linear_add(x, w, w, *residual) : ops::linear(x, w, w);
 }
@@ -55,22 +57,30 @@ at::Tensor FrozenWeight::grad_x(const at::Tensor& grad) const {
   return ops::linear_grad_x(grad, read());
 }
 
+at::Tensor FrozenWeight::product(const ops::Fp8RowsBeside& x, at::ScalarType dtype,
+                                 const std::optional<at::Tensor>& residual) const {
+  const at::NoGradGuard no_grad;
+  return ops::fp8_rows_product(x.values, weight8.values, x.scales, weight8.scales, dtype, residual);
+}
+
+at::Tensor FrozenWeight::grad_x(const ops::Fp8RowsBeside& grad, at::ScalarType dtype) const {
+  return ops::linear_weight8_grad_rows(grad.values, grad.scales, weight8, weight, dtype);
+}
+
 c10::IValue FrozenWeight::to_ivalue() const {
-  std::vector<at::Tensor> tensors{weight};
-  if (nf4.defined()) tensors.insert(tensors.end(), {nf4.codes, nf4.absmax, nf4.scales, nf4.offset});
-  if (weight8.defined()) tensors.insert(tensors.end(), {weight8.values, weight8.scales});
-  return c10::ivalue::Tuple::create(tensors, fp8_products);
+  std::vector<at::Tensor> in4, in8;
+  if (nf4.defined()) in4 = {nf4.codes, nf4.absmax, nf4.scales, nf4.offset};
+  if (weight8.defined()) in8 = {weight8.values, weight8.scales, weight8.transposed, weight8.ones};
+  return c10::ivalue::Tuple::create(weight, in4, in8, fp8_products);
 }
 
 FrozenWeight FrozenWeight::from_ivalue(const c10::IValue& value) {
   const auto parts = value.toTuple();
-  const std::vector<at::Tensor> tensors = parts->elements()[0].toTensorVector();
-  FrozenWeight out{.weight = tensors[0], .fp8_products = parts->elements()[1].toBool()};
-  if (tensors.size() == 3) {
-    out.weight8 = {.values = tensors[1], .scales = tensors[2]};
-  } else if (tensors.size() > 3) {
-    out.nf4 = {.codes = tensors[1], .absmax = tensors[2], .scales = tensors[3], .offset = tensors[4]};
-  }
+  const auto& elements = parts->elements();
+  const std::vector<at::Tensor> in4 = elements[1].toTensorVector(), in8 = elements[2].toTensorVector();
+  FrozenWeight out{.weight = elements[0].toTensor(), .fp8_products = elements[3].toBool()};
+  if (!in4.empty()) out.nf4 = {.codes = in4[0], .absmax = in4[1], .scales = in4[2], .offset = in4[3]};
+  if (!in8.empty()) out.weight8 = {.values = in8[0], .scales = in8[1], .transposed = in8[2], .ones = in8[3]};
   return out;
 }
 
@@ -105,8 +115,8 @@ void share_quantized_workspace(const torch::nn::Module& model, at::ScalarType co
   }
 }
 
-void set_fp8_products(const torch::nn::Module& model, bool on) {
-  for (const QuantizedLayer& layer : quantized_layers(model)) layer.linear->set_fp8_products(on);
+void set_fp8_products(const torch::nn::Module& model, bool on, bool transposed) {
+  for (const QuantizedLayer& layer : quantized_layers(model)) layer.linear->set_fp8_products(on, transposed);
 }
 
 QuantizedMemory quantized_memory(const torch::nn::Module& model) {

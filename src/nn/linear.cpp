@@ -55,19 +55,19 @@ void Linear::hold_frozen(at::ScalarType dtype) {
   weight_.set_data(at::empty(weight_.sizes(), weight_.options().dtype(dtype)));
 }
 
-at::Tensor Linear::forward(const at::Tensor& x) const {
+at::Tensor Linear::forward(const at::Tensor& x, bool x_is_kept) const {
   const auto with_bias = [&](const at::Tensor& y) { return bias_.defined() ? y + bias_.to(y.scalar_type()) : y; };
   if (const LoraAdapter* lora = adapter()) return with_bias(lora->forward(x, frozen_weight()));
   if (is_quantized(format_)) return with_bias(frozen_linear(x, frozen_weight()));
-  if (const Fp8Layer* layer = fp8()) return with_bias(layer->forward(x, compute_weight_, weight_));
+  if (const Fp8Layer* layer = fp8()) return with_bias(layer->forward(x, *this, {}, x_is_kept));
   return ops::linear(x, compute_weight(), weight_, bias_);
 }
 
-at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual) const {
+at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual, bool x_is_kept) const {
   if (bias_.defined()) return residual + forward(x);
   if (const LoraAdapter* lora = adapter()) return lora->forward(x, frozen_weight(), residual);
   if (is_quantized(format_)) return frozen_linear(x, frozen_weight(), residual);
-  if (const Fp8Layer* layer = fp8()) return layer->forward(x, compute_weight_, weight_, residual);
+  if (const Fp8Layer* layer = fp8()) return layer->forward(x, *this, residual, x_is_kept);
   return ops::linear_add(x, compute_weight(), weight_, residual);
 }
 
@@ -80,10 +80,10 @@ const Fp8Layer* Linear::fp8_layer() const {
   return layer != nullptr && layer->quantises() ? layer : nullptr;
 }
 
-const at::Tensor& Linear::compute_weight() const {
+at::Tensor Linear::compute_weight() const {
   require(!is_quantized(format_), ExitCode::unexpected,
           "a quantised layer has no compute weight; use forward() or frozen_weight()");
-  return lora_ && lora_->merged() ? lora_->merged_weight() : compute_weight_;
+  return lora_ && lora_->merged() ? lora_->merged_weight() : base_weight();
 }
 
 void Linear::attach(std::shared_ptr<LoraAdapter> adapter) {
@@ -125,6 +125,22 @@ at::Tensor Linear::dequantized(at::ScalarType dtype) const {
 
 int64_t Linear::quantized_bytes() const {
   return nf4_.defined() ? nf4_.bytes() : weight8_.defined() ? weight8_.bytes() : 0;
+}
+
+void Linear::set_fp8_products(bool on, bool transposed) {
+  fp8_products_ = on && format_ == WeightFormat::fp8;
+  if (!fp8_products_ || !weight8_.defined()) return;
+  if (!transposed || !ops::has_fp8_products(device_)) {
+    weight8_.transposed = weight8_.ones = at::Tensor();
+  } else if (!weight8_.transposed.defined()) {
+    weight8_ = ops::with_transposed(weight8_);
+  }
+}
+
+bool Linear::takes_fp8_rows(const at::Tensor& x) const {
+  if (!fp8_products_ || bias_.defined() || !weight8_.defined()) return false;
+  const LoraAdapter* const lora = adapter();
+  return (lora == nullptr || !lora->has_dora()) && ops::takes_fp8_rows(x, weight8_);
 }
 
 const LoraAdapter* Linear::adapter() const {

@@ -15,9 +15,8 @@
 #include "hrm/base/text.h"
 #include "hrm/formats/peft_config.h"
 #include "hrm/ops/dropout.h"
-#include "hrm/ops/linear.h"
-#include "hrm/ops/linear_add.h"
 #include "hrm/ops/lora.h"
+#include "nn/adapted_product.h"
 #include "ops/common/accumulate_type.h"
 
 namespace hrm::nn {
@@ -27,78 +26,26 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Slices = std::vector<ops::LoraSlice>;
 
-// Scalars of one layer, in addition to its tensors.
-struct Facts {
-  const Slices* slices;  // of the adapter, which outlives its use in the graph
-  double scale, p;       // p: dropout probability, 0 if dropout is off
-  int64_t seed;
-  at::Tensor step;
-};
-
-at::Tensor rows_of(const at::Tensor& t) {
-  return t.reshape({-1, t.size(-1)});
-}
-
-// x W^T + u B^T (+ residual), and u = scale * dropout(x) A^T.
-std::pair<at::Tensor, at::Tensor> lora_forward(const at::Tensor& x, const FrozenWeight& frozen, const at::Tensor& A,
-                                               const at::Tensor& B, const std::optional<at::Tensor>& residual,
-                                               const Facts& f) {
-  const at::Tensor y = frozen.product(x, residual);
-  const at::Tensor seen = f.p > 0 ? ops::dropout(x, f.step, f.p, f.seed) : x;
-  at::Tensor u = rows_of(ops::linear(seen, A, A));
-  if (f.scale != 1) u.mul_(f.scale);
-  ops::lora_add_(y.view({-1, y.size(-1)}), u, B, *f.slices);
-  return {y, u};
-}
-
 // The masters are arguments so that the node exists whenever they are trained, even if x needs no gradient.
 struct LoraLinear : torch::autograd::Function<LoraLinear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const FrozenWeight* weight,
-                            const at::Tensor& A_master, const at::Tensor& B_master,
-                            const std::optional<at::Tensor>& residual, const at::Tensor& A, const at::Tensor& B,
-                            const Facts* facts) {
-    const auto [y, u] = lora_forward(x, *weight, A, B, residual, *facts);
-    ctx->save_for_backward({x, A, B, u, facts->step});
-    ctx->saved_data["weight"] = weight->to_ivalue();
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*A_master*/,
+                            const at::Tensor& /*B_master*/, const std::optional<at::Tensor>& residual,
+                            const AdaptedProduct* product) {
+    const AdaptedProduct::Result result = product->forward(x, residual);
+    ctx->save_for_backward(product->saved(x, result.u));
+    product->keep(ctx, "product");
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["has_residual"] = residual.has_value();
-    // The gradient buffers are not saved variables, because each use of a weight adds to them in place.
-    ctx->saved_data["grad_A"] = ops::gradient_buffer(A_master);
-    ctx->saved_data["grad_B"] = ops::gradient_buffer(B_master);
-    ctx->saved_data["scale"] = facts->scale;
-    ctx->saved_data["p"] = facts->p;
-    ctx->saved_data["seed"] = facts->seed;
-    std::vector<int64_t> slices;
-    for (const ops::LoraSlice& s : *facts->slices) slices.insert(slices.end(), {s.out, s.first, s.rows});
-    ctx->saved_data["slices"] = slices;
-    return y;
+    return result.y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "a low-rank adapter has no second derivative");
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &A = saved[1], &B = saved[2], &u = saved[3], &step = saved[4];
-    const double scale = ctx->saved_data["scale"].toDouble(), p = ctx->saved_data["p"].toDouble();
-    const int64_t seed = ctx->saved_data["seed"].toInt();
-    const std::vector<int64_t> flat = ctx->saved_data["slices"].toIntVector();
-    Slices slices;
-    for (size_t i = 0; i < flat.size(); i += 3) slices.push_back({flat[i], flat[i + 1], flat[i + 2]});
-    const at::Tensor grad_A = ctx->saved_data["grad_A"].toTensor(), grad_B = ctx->saved_data["grad_B"].toTensor();
-    const at::Tensor grad_u = ops::lora_gradients(rows_of(grads[0]), u, B, grad_B, slices, scale);
-    if (grad_A.defined()) {
-      ops::linear_accumulate_(grad_A, grad_u, rows_of(p > 0 ? ops::dropout(x, step, p, seed) : x));
-    }
-    variable_list result(8);
-    if (ctx->saved_data["needs_x"].toBool()) {
-      const at::Tensor grad_x = FrozenWeight::from_ivalue(ctx->saved_data["weight"]).grad_x(grads[0]);
-      if (p > 0) {
-        ops::dropout_add_(grad_x, ops::linear_grad_x(grad_u, A).view(grad_x.sizes()), step, p, seed);
-      } else {
-        ops::linear_grad_x_add_(grad_x, grad_u, A);
-      }
-      result[0] = grad_x;
-    }
-    if (ctx->saved_data["has_residual"].toBool()) result[4] = grads[0];
+    const AdaptedGradient gradient = AdaptedGradient::of(ctx, "product", saved);
+    variable_list result(5);
+    result[0] = gradient.backward(grads[0], ctx->saved_data["needs_x"].toBool());
+    if (ctx->saved_data["has_residual"].toBool()) result[3] = grads[0];
     return result;
   }
 };
@@ -130,7 +77,7 @@ struct DoraScale : torch::autograd::Function<DoraScale> {
     const at::Tensor grad = grads[0].to(factors.scalar_type());
     at::Tensor grad_magnitude;
     if (ctx->saved_data["needs_magnitude"].toBool()) {
-      const at::Tensor sums = rows_of(grad * z.to(factors.scalar_type())).sum(0);
+      const at::Tensor sums = matrix_of(grad * z.to(factors.scalar_type())).sum(0);
       const std::vector<int64_t> flat = ctx->saved_data["slices"].toIntVector();
       std::vector<at::Tensor> parts;
       for (size_t i = 0; i < flat.size(); i += 2) parts.push_back(sums.narrow(0, flat[i], flat[i + 1]));
@@ -193,37 +140,40 @@ LoraAdapter::LoraAdapter(int64_t in, const std::vector<LoraPart>& parts, const s
   }
 }
 
-at::Tensor LoraAdapter::forward(const at::Tensor& x, const FrozenWeight& weight,
-                                const std::optional<at::Tensor>& residual) const {
+AdaptedProduct LoraAdapter::product(const FrozenWeight& weight, bool drops) const {
   const LoraOptions& o = shared_->options;
-  const bool records = at::GradMode::is_enabled();
-  const Facts facts{.slices = &slices_,
-                    .scale = lora_scale(o),
-                    .p = records && shared_->drops ? o.dropout : 0,
-                    .seed = seed_,
-                    .step = shared_->step};
-  const at::Tensor &A = lora_A_->compute_weight(), &B = lora_B_->compute_weight();
-  if (o.dora) {
-    const at::Tensor y = dora_forward(x, weight, A, B, facts.p);
-    return residual ? *residual + y : y;
-  }
-  if (!records) return lora_forward(x, weight, A, B, residual, facts).first;
-  return LoraLinear::apply(x, &weight, lora_A_->weight(), lora_B_->weight(), residual, A, B, &facts);
+  return {.weight = weight,
+          .A = lora_A_->compute_weight(),
+          .B = lora_B_->compute_weight(),
+          .A_master = lora_A_->weight(),
+          .B_master = lora_B_->weight(),
+          .slices = slices_,
+          .scale = lora_scale(o),
+          .p = drops && at::GradMode::is_enabled() && shared_->drops ? o.dropout : 0,
+          .seed = seed_,
+          .step = shared_->step};
 }
 
-at::Tensor LoraAdapter::dora_forward(const at::Tensor& x, const FrozenWeight& weight, const at::Tensor& A,
-                                     const at::Tensor& B, double p) const {
-  const at::Tensor norms = dora_norms(weight.read());
-  const Facts facts{
-      .slices = &slices_, .scale = lora_scale(shared_->options), .p = 0, .seed = seed_, .step = shared_->step};
-  if (!at::GradMode::is_enabled()) {
-    return DoraScale::apply(lora_forward(x, weight, A, B, {}, facts).first, magnitude_, norms, &slices_);
+at::Tensor LoraAdapter::forward(const at::Tensor& x, const FrozenWeight& weight,
+                                const std::optional<at::Tensor>& residual) const {
+  if (shared_->options.dora) {
+    const at::Tensor y = dora_forward(x, weight);
+    return residual ? *residual + y : y;
   }
+  const AdaptedProduct adapted = product(weight);
+  if (!at::GradMode::is_enabled()) return adapted.forward(x, residual).y;
+  return LoraLinear::apply(x, adapted.A_master, adapted.B_master, residual, &adapted);
+}
+
+at::Tensor LoraAdapter::dora_forward(const at::Tensor& x, const FrozenWeight& weight) const {
+  const at::Tensor norms = dora_norms(weight.read());
+  const AdaptedProduct plain = product(weight, /*drops=*/false);
+  if (!at::GradMode::is_enabled()) return DoraScale::apply(plain.forward(x).y, magnitude_, norms, &slices_);
   const auto adapted = [&](const at::Tensor& in) {
-    const at::Tensor z =
-        LoraLinear::apply(in, &weight, lora_A_->weight(), lora_B_->weight(), std::nullopt, A, B, &facts);
+    const at::Tensor z = LoraLinear::apply(in, plain.A_master, plain.B_master, std::nullopt, &plain);
     return DoraScale::apply(z, magnitude_, norms, &slices_);
   };
+  const double p = product(weight).p;
   if (p == 0) return adapted(x);
   const at::Tensor dropped = ops::dropout(x, shared_->step, p, seed_);
   return frozen_linear(x - dropped, weight, adapted(dropped));

@@ -4,6 +4,7 @@
 
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "hrm/base/error.h"
 #include "hrm/nn/embedding.h"
@@ -188,15 +189,34 @@ void ParameterSet::fake_quantize(const std::vector<HasComputeWeight*>& modules, 
     parameter.compute = found->second;
     parameter.fake_quantized = true;
   }
+  forget_copies([&](const at::Tensor& master) { return find(master) != rounded.end(); });
+  refresh_fake_quantized();
+}
+
+void ParameterSet::cast_when_read(const std::vector<Linear*>& layers) {
+  std::unordered_set<const void*> cast;
+  for (Linear* layer : layers) {
+    if (layer->compute_weight().is_same(layer->weight())) continue;
+    cast.insert(layer->weight().unsafeGetTensorImpl());
+    layer->cast_when_read(compute_dtype_);
+  }
+  const auto is_cast = [&](const at::Tensor& master) { return cast.count(master.unsafeGetTensorImpl()) > 0; };
+  for (Parameter& parameter : parameters_) {
+    if (is_cast(parameter.master)) parameter.compute = parameter.master;
+  }
+  forget_copies(is_cast);
+}
+
+template <class IsOne>
+void ParameterSet::forget_copies(const IsOne& is_one) {
   size_t kept = 0;
   for (size_t i = 0; i < copies_.size(); ++i) {
-    if (find(copied_masters_[i]) != rounded.end()) continue;
+    if (is_one(copied_masters_[i])) continue;
     std::tie(copies_[kept], copied_masters_[kept]) = std::tuple(copies_[i], copied_masters_[i]);
     ++kept;
   }
   copies_.resize(kept);
   copied_masters_.resize(kept);
-  refresh_fake_quantized();
 }
 
 void ParameterSet::zero_grad() {

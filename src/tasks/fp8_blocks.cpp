@@ -46,7 +46,7 @@ std::vector<std::string> fp8_metric_names(torch::nn::Module& model) {
   return names;
 }
 
-Fp8Blocks::Fp8Blocks(const config::PrecisionConfig& precision, torch::nn::Module& model)
+Fp8Blocks::Fp8Blocks(const config::PrecisionConfig& precision, models::LanguageModel& model, bool keeps_copies)
     : precision_(precision),
       all_(models::token_linears(model).size()),
       with_bias_(all_ - fp8_candidates(model).size()),
@@ -55,6 +55,10 @@ Fp8Blocks::Fp8Blocks(const config::PrecisionConfig& precision, torch::nn::Module
     for (const nn::NamedLinear& layer : fp8_candidates(model)) unused_metrics_.insert(saturated_name(layer, kind));
     for (const nn::NamedLinear& layer : linears_.layers()) unused_metrics_.erase(saturated_name(layer, kind));
   }
+  if (keeps_copies) return;
+  std::vector<nn::Linear*> layers;
+  for (const nn::NamedLinear& layer : linears_.layers()) layers.push_back(layer.linear);
+  model.parameter_set().cast_when_read(layers);
 }
 
 void Fp8Blocks::begin_step(int64_t step) {

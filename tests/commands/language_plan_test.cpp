@@ -148,11 +148,19 @@ TEST(LanguagePlan, CountsWhatFp8BlocksKeep) {
   };
   const Plan same = planned({}), fp8 = planned({"precision.blocks=fp8"});
   const Plan less = planned({"precision.blocks=fp8", "precision.fp8_skip=*.layers.0.*"});
-  // Two bytes for each weight of three blocks: qkv, o, gate_up and down.
-  const double block = 2 * (4 * 64 * 64 + 3 * 64 * 256);
+  const Plan rows = planned({"precision.blocks=fp8", "precision.fp8_scaling=rows"});
+  // A byte for each weight of three blocks: qkv, o, gate_up and down.
+  const double block = 4 * 64 * 64 + 3 * 64 * 256;
   EXPECT_EQ(item(same.memory, "8-bit copies"), 0);
   EXPECT_EQ(item(fp8.memory, "8-bit copies"), 3 * block);
   EXPECT_EQ(item(less.memory, "8-bit copies"), 2 * block);
+  EXPECT_EQ(item(rows.memory, "8-bit copies"), 2 * 3 * block);
+  // And no copy of them in the compute dtype.
+  for (const Plan* plan : {&fp8, &rows}) {
+    EXPECT_EQ(item(plan->memory, "compute copies"), item(same.memory, "compute copies") - 2 * 3 * block);
+  }
+  EXPECT_EQ(item(less.memory, "compute copies"), item(same.memory, "compute copies") - 2 * 2 * block);
+  EXPECT_LT(item(fp8.memory, "activations kept"), item(rows.memory, "activations kept"));
   EXPECT_LT(item(fp8.memory, "activations kept"), 0.9 * item(same.memory, "activations kept"));
   test::expect_error(ExitCode::usage, {"precision.blocks is 'fp8'", "A100", "--gpu"}, [] {
     make_plan(plan_input(small(decoder({"precision.blocks=fp8", "runtime.device=auto"})), kVocabulary, "A100"));
@@ -172,6 +180,26 @@ constexpr MeasuredDecoder kMeasuredDecoders[] = {
     {2048, 8, 6144, 32, 8, 2048, 98.6, 74.24, 1.349},
     {4096, 4, 12288, 32, 8, 2048, 178.9, 0, 1.473},
 };
+
+// In tensors, of the decoders above and of a Llama of 1.26 billion parameters.
+TEST(LanguagePlan, Fp8BlocksTakeLessMemory) {
+  const auto expect_below = [](double share, const Overrides& decoder) {
+    const auto peak = [&](const char* blocks) {
+      return make_plan(plan_input(with(decoder, {"lm.arch=decoder", "data.encoder_len=0", blocks}), 32000))
+          .tensors_peak;
+    };
+    EXPECT_LT(peak("precision.blocks=fp8"), share * peak("precision.blocks=same")) << decoder.front();
+  };
+  const auto set = [](const char* key, int64_t value) { return cat(key, "=", value); };
+  for (const MeasuredDecoder& d : kMeasuredDecoders) {
+    expect_below(
+        d.width == 4096 ? 0.88 : 0.85,
+        {set("lm.hidden_size", d.width), set("lm.layers", d.layers), set("lm.inner", d.inner),
+         set("lm.num_heads", d.heads), set("train.global_batch_size", d.rows), set("data.decoder_len", d.length)});
+  }
+  expect_below(0.83, {"lm.hidden_size=2048", "lm.layers=24", "lm.inner=5632", "lm.num_heads=16", "lm.kv_heads=8",
+                      "lm.head_dim=128", "lm.tied=false", "train.global_batch_size=4", "data.decoder_len=4096"});
+}
 
 TEST(LanguagePlan, TakesTheTimeOfFp8BlocksThatWasMeasured) {
   for (const MeasuredDecoder& d : kMeasuredDecoders) {

@@ -25,5 +25,10 @@ TEST(Fp8LinearsGpu, HalvesOfABlockAreTheirLayers) {
   }
 }
 
+TEST(Fp8LinearsGpu, WideLayersGiveTheSameBits) {
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  for (const bool current : {false, true}) check_wide_layers(at::kCUDA, at::kBFloat16, current);
+}
+
 }  // namespace
 }  // namespace hrm::nn

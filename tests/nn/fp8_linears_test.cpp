@@ -30,6 +30,54 @@ TEST(Fp8Linears, HalvesOfABlockAreTheirLayers) {
   }
 }
 
+TEST(Fp8Linears, WideLayersGiveTheSameBits) {
+  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+    for (const bool current : {false, true}) check_wide_layers(at::kCPU, compute, current);
+  }
+}
+
+// Without copies in the compute dtype: the same bits of training, warm-up and evaluation.
+TEST(Fp8Linears, LayersThatCastTheirMastersGiveTheSameBits) {
+  for (const Fp8LinearsOptions& options : {Fp8LinearsOptions{}, {.current = true}, {.rows = true}}) {
+    Fp8Blocks copies(at::kCPU, at::kBFloat16), casts(at::kCPU, at::kBFloat16);
+    std::vector<Linear*> layers;
+    for (const NamedLinear& layer : casts.linears()) layers.push_back(layer.linear);
+    casts.parameters.cast_when_read(layers);
+    EXPECT_TRUE(layers[0]->casts_weight());
+    EXPECT_EQ(layers[0]->compute_weight().scalar_type(), at::kBFloat16);
+    for (const Parameter& p : casts.parameters.all()) {
+      EXPECT_TRUE(p.compute.is_same(p.master)) << p.name << ": the optimizer would write a copy";
+    }
+    const at::Tensor x = copies.input();
+    Fp8Linears a(copies.linears(), options), b(casts.linears(), options);
+    const auto expect_same = [&](const Fp8Blocks::Result& got, const Fp8Blocks::Result& want, const std::string& what) {
+      EXPECT_TRUE(at::equal(got.y, want.y)) << what;
+      EXPECT_TRUE(at::equal(got.grad_x, want.grad_x)) << what;
+      for (size_t i = 0; i < want.grads.size(); ++i) EXPECT_TRUE(at::equal(got.grads[i], want.grads[i])) << what << i;
+    };
+    for (const bool warm_up : {true, false, false}) {
+      expect_same(fp8_step(casts, b, x, warm_up), fp8_step(copies, a, x, warm_up), warm_up ? "warm-up " : "step ");
+      EXPECT_TRUE(at::equal(b.weight_slots(), a.weight_slots()));
+      const at::NoGradGuard no_grad;
+      EXPECT_TRUE(at::equal(casts.forward(x), copies.forward(x))) << "evaluation";
+      // As an optimizer would: masters alone change, and copies follow.
+      for (Fp8Blocks* model : {&copies, &casts}) {
+        for (const Parameter& p : model->parameters.all()) at::Tensor(p.master).mul_(1.01);
+        model->parameters.refresh_compute();
+      }
+    }
+    // Also recorded passes that are not in 8 bits.
+    { Fp8Linears unused(casts.linears(), options); }
+    copies.parameters.zero_grad();
+    casts.parameters.zero_grad();
+    { Fp8Linears unused(copies.linears(), options); }
+    expect_same(casts.pass(x), copies.pass(x), "off ");
+  }
+  Fp8Blocks wide;
+  wide.parameters.cast_when_read({wide.linears()[0].linear});
+  EXPECT_FALSE(wide.linears()[0].linear->casts_weight()) << "it reads its master as it is";
+}
+
 TEST(Fp8Linears, SkippedLayersStayAsTheyAre) {
   Fp8Blocks model;
   const std::vector<NamedLinear> all = model.linears();

@@ -4,8 +4,10 @@
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/fp8_block.h"
 #include "hrm/ops/fp8_rows.h"
+#include "hrm/ops/fp8_rows_block.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/mlp_mix.h"
+#include "hrm/ops/nf4.h"
 #include "ops/adapters/lora_cases.h"
 #include "ops/attention/attention_cases.h"
 #include "ops/attention/attention_impl.h"
@@ -121,6 +123,7 @@ TEST(KernelsAloneGpu, Fp8Block) {
       const Fp8Normed normed = weighted_rms_norm_fp8(x, weight, 1e-5, slot, true);
       bytes(normed.y, out);
       out.push_back(normed.rstd);
+      out.push_back(weighted_rms_norm_transposed_fp8(x, weight, normed.rstd, slot).view(at::kByte));
       bytes(swiglu_fp8(gate_up, slot), out);
       const Fp8SwigluGradient gates = swiglu_backward_fp8(x, gate_up, grad_slot, true, slot, true, true);
       bytes(gates.gate_up, out);
@@ -129,7 +132,7 @@ TEST(KernelsAloneGpu, Fp8Block) {
       bytes(fp8_pair(x, grad_slot, true, true, 0), out);
       bytes(swiglu_backward_fp8(x, gate_up, grad_slot, true, slot, true, false, 0).gate_up, out);
       const Fp8Swiglu whole =
-          fp8_linear_swiglu({normed.y.values, {}, slot}, {weight8, {}, slot}, slot, at::kBFloat16);  // 2 x 128 wide
+          fp8_linear_swiglu({normed.y.values, {}, slot}, {weight8, slot}, slot, at::kBFloat16);  // 2 x 128 wide
       bytes(whole.act, out);
       out.push_back(whole.gate_up);
       for (const at::Tensor& each : {slot, grad_slot}) out.push_back(each.clone().view(at::kByte));
@@ -177,6 +180,31 @@ TEST(KernelsAloneGpu, Fp8Rows) {
       };
       expect_same_each_time(run, kTimes, cat(dtype, " of ", width));
     }
+  }
+}
+
+TEST(KernelsAloneGpu, PartsOfABlockWithRowsIn8Bits) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = normal({300, 1024}, 1, dtype, at::kCUDA), gate_up = normal({300, 2048}, 2, dtype, at::kCUDA);
+    const at::Tensor qkv = normal({2, 150, 2048}, 3, dtype, at::kCUDA), q = x.view({2, 150, 16, 64});
+    const at::Tensor kv = normal({2, 150, 8, 64}, 4, dtype, at::kCUDA);
+    const at::Tensor angle = normal({150, 32}, 5, at::kFloat, at::kCUDA), cos = angle.cos(), sin = angle.sin();
+    const at::Tensor weight = at::ones({1024}, at::device(at::kCUDA)), head = at::ones({64}, at::device(at::kCUDA));
+    const at::Tensor factors = normal({2048}, 6, at::kFloat, at::kCUDA);
+    const auto run = [&] {
+      Tensors out;
+      const auto keep = [&](const Fp8RowsBeside& rows) {
+        out.insert(out.end(), {rows.wide, rows.values.view(at::kByte), rows.scales});
+      };
+      keep(weighted_rms_norm_rows(x, weight, 1e-5, true).y);
+      keep(swiglu_rows(gate_up, true));
+      keep(swiglu_backward_rows(x, gate_up, factors, true));
+      keep(qkv_heads_backward_rows(q, kv, kv, qkv, {.cos = cos, .sin = sin, .q_weight = head, .k_weight = head},
+                                   factors, true));
+      return out;
+    };
+    expect_same_each_time(run, kTimes, cat(dtype));
   }
 }
 
@@ -299,6 +327,35 @@ TEST(KernelsAloneGpu, DecodeLinearTiles) {
         const DecodeLinearInput in = decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA);
         expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("rows ", rows, " of ", inner));
       }
+    }
+  }
+}
+
+// The same with weights in 8 bits, more stages than the ring has, and adapters.
+TEST(KernelsAloneGpu, DecodeLinearTiles8) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{8208, 264}, {2064, 1032}, {8192, 8200}}) {
+    for (const int64_t rows : {3, 40, 100}) {
+      for (const Around around : {Around::residual, Around::gate}) {
+        DecodeLinearInput in = in_8_bits(decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA),
+                                         rows == 40 ? at::kChar : at::kFloat8_e4m3fn);
+        if (rows != 40) in = with_adapter(in, 16, 2, 0.5);
+        expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("rows ", rows, " of ", inner));
+      }
+    }
+  }
+}
+
+TEST(KernelsAloneGpu, LinearNf4) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{1088, 1600}, {3072, 40}}) {
+    const at::Tensor workspace = normal({width, inner}, 1, at::kBFloat16, at::kCUDA);
+    const Nf4Tensor weight = nf4_quantize(workspace);
+    for (const int64_t rows : {1, 12, 32}) {
+      const at::Tensor x = normal({rows, inner}, 2, at::kBFloat16, at::kCUDA);
+      expect_same_each_time([&] { return Tensors{linear_nf4(x, weight, workspace)}; }, kTimes, cat("rows ", rows));
     }
   }
 }

@@ -1,6 +1,8 @@
 // Kernels may begin before the ones queued earlier are done (ops/cuda/early.cuh). Chains of ops that depend on each
 // other and take over each other's memory give the bits that they give when the device is waited for after each op.
+#include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "hrm/ops/attention.h"
 #include "hrm/ops/conv_swiglu.h"
@@ -11,12 +13,14 @@
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/fp8_block.h"
 #include "hrm/ops/fp8_rows.h"
+#include "hrm/ops/fp8_rows_block.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_rms_norm.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/mlp_mix.h"
 #include "hrm/ops/moe.h"
 #include "hrm/ops/next_tokens.h"
+#include "hrm/ops/nf4.h"
 #include "hrm/ops/qkv_heads.h"
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/softmax_loss.h"
@@ -204,6 +208,8 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     slots.narrow(1, 5, 3).zero_();  // what they have counted
     const Fp8Normed first = weighted_rms_norm_fp8(x, ones, kEps, slot(0), true);
     between();
+    const at::Tensor again = weighted_rms_norm_transposed_fp8(x, ones, first.rstd, slot(0));
+    between();
     const at::Tensor qkv = fp8_product(first.y.values, weights[0].values, slot(0), weights[0].slot, dtype);
     between();
     const std::vector<at::Tensor> heads = qkv.view({1, rows, 3, kHeads, kWidth / kHeads}).unbind(2);
@@ -213,7 +219,7 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     between();
     const Fp8Normed second = weighted_rms_norm_fp8(h, ones, kEps, slot(1), true);
     between();
-    const Fp8Copies gate_up_weight{weights[1].values, weights[1].transposed, weights[1].slot};
+    const Fp8Weight gate_up_weight{weights[1].values, weights[1].slot};
     const Fp8Swiglu whole = fp8_linear_swiglu(second.y, gate_up_weight, slot(2), dtype);
     between();
     const at::Tensor gate_up = fp8_product(second.y.values, weights[1].values, slot(1), weights[1].slot, dtype);
@@ -238,6 +244,7 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     return {h,
             y,
             bytes(first.y.transposed),
+            bytes(again),
             bytes(grad_qkv.transposed),
             bytes(gates.act_transposed),
             bytes(current.gate_up.transposed),
@@ -356,11 +363,40 @@ TEST(ProgrammaticLaunchGpu, LanguageModel) {
   }
 }
 
+// A layer of a decoding step, its weights as they are stored, and an adapter on each if it has a rank.
+struct DecodingBlock {
+  DecodeWeight qkv, out, gate_up, down;
+  int64_t rank = 0;
+
+  DecodingBlock(const Block& block, std::optional<at::ScalarType> format, int64_t of_rank)
+      : qkv(stored(block.qkv, format)),
+        out(stored(block.out, format)),
+        gate_up(stored(block.gate_up, format)),
+        down(stored(block.down, format)),
+        rank(of_rank) {}
+
+  static DecodeWeight stored(const at::Tensor& weight, std::optional<at::ScalarType> format) {
+    return format ? DecodeWeight(quantize_weight8(weight, *format)) : DecodeWeight(weight);
+  }
+  // Of a product of x with this weight; A and B are made beforehand.
+  std::optional<DecodeAdapter> adapter(const at::Tensor& x, const at::Tensor& A, const DecodeWeight& weight,
+                                       const at::Tensor& B, const DecodeLinearOptions& around = {}) const {
+    if (rank == 0) return std::nullopt;
+    const int64_t rows = weight.values.size(0);
+    return DecodeAdapter{.u = decode_linear(x, A, around), .B = B.narrow(0, 0, rows), .slices = {{0, 0, rows}}};
+  }
+};
+
 // Decoding steps of one layer, each row of the cache one longer after each.
-void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_rows) {
+void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_rows,
+                              std::optional<at::ScalarType> format = std::nullopt, int64_t rank = 0) {
   constexpr int64_t kCached = 40, kVocabulary = 3000;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    const Block block = make_block(dtype, wide, 3 * wide);
+    const DecodingBlock block(make_block(dtype, wide, 3 * wide), format, rank);
+    const at::Tensor A = weight_of(std::max<int64_t>(rank, 1), wide, 8, dtype),
+                     A_down = weight_of(std::max<int64_t>(rank, 1), 3 * wide, 9, dtype),
+                     B = weight_of(6 * wide, std::max<int64_t>(rank, 1), 10, dtype);
+    at::cuda::device_synchronize();  // a weight is read early
     const at::Tensor norm = normal({wide}, 5, at::kFloat, at::kCUDA), head = weight_of(kVocabulary, wide, 6, dtype);
     const at::Tensor angles = normal({kCached, 32}, 7, at::kFloat, at::kCUDA);
     const DecodeAttentionOptions options{.cos = angles.cos(), .sin = angles.sin(), .steady = true};
@@ -384,16 +420,26 @@ void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_
         AheadOfNorm ahead;
         Tensors results;
         for (int step = 0; step < 4; ++step) {
-          const at::Tensor qkv = decode_linear(h, block.qkv, {.norm = norm, .eps = kEps, .ahead = ahead});
+          DecodeLinearOptions around{.norm = norm, .eps = kEps, .ahead = ahead};
+          around.adapter = block.adapter(h, A, block.qkv, B, around);
+          between();
+          const at::Tensor qkv = decode_linear(h, block.qkv, around);
           between();
           const at::Tensor mixed = decode_attention_(qkv, keys, values, lengths, options);
           between();
-          const DecodedAhead half = decode_linear_ahead(mixed, block.out, x, norm);
+          const auto added = block.adapter(mixed, A, block.out, B);
           between();
-          const at::Tensor act =
-              decode_linear(half.y, block.gate_up, {.norm = norm, .eps = kEps, .gated = true, .ahead = half.ahead});
+          const DecodedAhead half = decode_linear_ahead(mixed, block.out, x, norm, added);
           between();
-          const DecodedAhead last = decode_linear_ahead(act, block.down, half.y, norm);
+          around = {.norm = norm, .eps = kEps, .ahead = half.ahead};
+          around.adapter = block.adapter(half.y, A, block.gate_up, B, around);
+          around.gated = true;
+          between();
+          const at::Tensor act = decode_linear(half.y, block.gate_up, around);
+          between();
+          const auto added_down = block.adapter(act, A_down, block.down, B);
+          between();
+          const DecodedAhead last = decode_linear_ahead(act, block.down, half.y, norm, added_down);
           h = last.y;
           ahead = last.ahead;
           between();
@@ -420,6 +466,13 @@ TEST(ProgrammaticLaunchGpu, Decoding) {
 TEST(ProgrammaticLaunchGpu, DecodingByTiles) {
   HRM_NEEDS_GPU();
   expect_order_of_decoding(1536, {1, 20, 128});
+}
+
+// Weights in 8 bits, with adapters and without.
+TEST(ProgrammaticLaunchGpu, DecodingByTiles8) {
+  HRM_NEEDS_GPU();
+  expect_order_of_decoding(1536, {1, 12, 128}, at::kFloat8_e4m3fn);
+  expect_order_of_decoding(1536, {12, 40}, at::kChar, 16);
 }
 
 // 8-bit weights between norms and gates, as a layer of a decoding step.
@@ -449,6 +502,33 @@ TEST(ProgrammaticLaunchGpu, Weights8) {
         expect_order(chain, {rows, kWidth}, dtype, cat(format, " ", dtype, " rows ", rows), 10);
       }
     }
+  }
+}
+
+// The same with NF4 weights.
+TEST(ProgrammaticLaunchGpu, WeightsNf4) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const Block block = make_block(dtype);
+    const Nf4Tensor gate_up = nf4_quantize(block.gate_up), down = nf4_quantize(block.down);
+    const at::Tensor wide = at::empty_like(block.gate_up), narrow = at::empty_like(block.down);
+    const at::Tensor norm = at::ones({kWidth}, at::device(at::kCUDA).dtype(at::kFloat));
+    at::cuda::device_synchronize();
+    const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+      at::Tensor h = x;
+      for (int i = 0; i < 2; ++i) {
+        const at::Tensor normed = weighted_rms_norm(h, norm, kEps);
+        between();
+        const at::Tensor gates = linear_nf4(normed, gate_up, wide);
+        between();
+        const at::Tensor act = swiglu(gates);
+        between();
+        h = linear_nf4(act, down, narrow, h);
+        between();
+      }
+      return {h};
+    };
+    for (const int64_t rows : {1, 12, 32}) expect_order(chain, {rows, kWidth}, dtype, cat(dtype, " rows ", rows), 10);
   }
 }
 
@@ -485,6 +565,56 @@ TEST(ProgrammaticLaunchGpu, Weights8ByRows) {
       return {y, grad_act, grad, values.view(at::kByte), scales, transposed.view(at::kByte), ones};
     };
     for (const int64_t rows : {48, 1040}) {
+      expect_order(chain, {rows, kWidth}, dtype, cat(dtype, " rows ", rows), 10);
+    }
+  }
+}
+
+// The halves of a block with frozen e4m3 weights: each part reads what the one before it wrote, twice in a row where a
+// part writes two things.
+TEST(ProgrammaticLaunchGpu, PartsWithRowsIn8Bits) {
+  HRM_NEEDS_GPU();
+  if (!has_fp8_products(at::kCUDA)) GTEST_SKIP() << "no products with scales for rows on this GPU";
+  constexpr int64_t kWidth = 256;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const auto weight = [&](int64_t out, int64_t in, uint64_t seed) {
+      return quantize_weight8(normal({out, in}, seed, at::kFloat, at::kCUDA) / 16, at::kFloat8_e4m3fn);
+    };
+    const Weight8 qkv_proj = weight(2 * kWidth, kWidth, 1), gate_up_proj = weight(4 * kWidth, kWidth, 2),
+                  down_proj = weight(kWidth, 2 * kWidth, 3);
+    const at::Tensor ones = at::ones({kWidth}, at::device(at::kCUDA)), head = at::ones({32}, at::device(at::kCUDA));
+    const auto product = [=](const Fp8RowsBeside& rows, const Weight8& w, const std::optional<at::Tensor>& added) {
+      return fp8_rows_product(rows.values, w.values, rows.scales, w.scales, dtype, added);
+    };
+    const auto gradient = [=](const Fp8RowsBeside& rows, const Weight8& w) {
+      return linear_weight8_grad_rows(rows.values, rows.scales, w, {}, dtype);
+    };
+    at::cuda::device_synchronize();
+    const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+      const int64_t rows = x.size(0);
+      const NormedRows first = weighted_rms_norm_rows(x, ones, 1e-5, true);
+      between();
+      const at::Tensor qkv = product(first.y, qkv_proj, {}).view({1, rows, 2 * kWidth});
+      between();
+      const at::Tensor q = first.y.wide.view({1, rows, 8, 32}), k = q.narrow(2, 0, 4);
+      const Fp8RowsBeside grad_qkv =
+          qkv_heads_backward_rows(q, k, k, qkv, {.q_weight = head, .k_weight = head}, qkv_proj.scales, true);
+      between();
+      const at::Tensor h = gradient(grad_qkv, qkv_proj);
+      between();
+      const NormedRows second = weighted_rms_norm_rows(h, ones, 1e-5, false);
+      between();
+      const at::Tensor gate_up = product(second.y, gate_up_proj, {});
+      between();
+      const Fp8RowsBeside act = swiglu_rows(gate_up, true);
+      between();
+      const at::Tensor y = product(act, down_proj, h);
+      between();
+      const Fp8RowsBeside grad = swiglu_backward_rows(act.wide, gate_up, gate_up_proj.scales, true);
+      between();
+      return {y, gradient(grad, gate_up_proj), grad_qkv.wide, grad.wide, act.scales};
+    };
+    for (const int64_t rows : {40, 1040}) {
       expect_order(chain, {rows, kWidth}, dtype, cat(dtype, " rows ", rows), 10);
     }
   }

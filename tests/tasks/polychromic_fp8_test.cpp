@@ -48,6 +48,22 @@ int64_t block_steps(SmallPolychromic& run) {
   return -1;
 }
 
+// Decoding reads copies in the compute dtype; without it, layers in fp8 have none.
+TEST(PolychromicFp8Training, KeepsCopiesWhereItSamples) {
+  const auto casts = [](const Overrides& more) {
+    SmallPolychromic run(fresh_folder("runs"), with(with(kFp8, {"precision.compute=bf16"}), more));
+    run.trainer.start_fresh();
+    run.trainer.run_steps(1);
+    for (const nn::NamedLinear& layer : models::token_linears(*run.task.lm().model)) {
+      const at::Tensor compute = layer.linear->compute_weight();
+      EXPECT_TRUE(at::equal(compute, layer.linear->weight().to(at::kBFloat16))) << layer.name;
+    }
+    return models::token_linears(*run.task.lm().model)[0].linear->casts_weight();
+  };
+  EXPECT_FALSE(casts({}));
+  EXPECT_TRUE(casts(kNothingSampled));
+}
+
 struct Fp8Variant {
   std::string name;
   Overrides overrides;

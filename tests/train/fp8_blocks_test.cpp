@@ -173,13 +173,14 @@ TEST_P(Fp8Blocks, AResumedRunIsTheSame) {
 }
 
 std::string fp8_variant_name(const ::testing::TestParamInfo<Overrides>& info) {
-  const std::vector<std::string> names{"decoder", "recomputed_bf16", "experts", "hrm", "cross_attention"};
+  const std::vector<std::string> names{"decoder", "bf16", "recomputed_bf16", "experts", "hrm", "cross_attention"};
   return names[info.index];
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Variants, Fp8Blocks,
-    ::testing::Values(decoder(), decoder({"precision.compute=bf16", "lm.recompute=true"}),
+    ::testing::Values(decoder(), decoder({"precision.compute=bf16"}),
+                      decoder({"precision.compute=bf16", "lm.recompute=true"}),
                       decoder({"moe.experts=4", "moe.inner=48", "moe.every=2"}),
                       Overrides{"data.encoder_len=32", "data.decoder_len=6", "objective.deep_supervision=0.5"},
                       Overrides{"data.encoder_len=32", "data.decoder_len=16", "lm.bridge=cross_attention"}),
@@ -285,16 +286,23 @@ std::filesystem::path trained(const std::filesystem::path& dir, const Overrides&
 }
 
 // The window of metrics is open when the run is resumed with another arithmetic.
-TEST(Fp8BlocksTraining, CanBeSwitchedOnAndOffWhenARunGoesOn) {
+class Fp8BlocksSwitched : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Precisions, Fp8BlocksSwitched, ::testing::Values("automatic", "bf16"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(Fp8BlocksSwitched, CanBeSwitchedOnAndOffWhenARunGoesOn) {
   const auto dir = fresh_folder("runs");
-  const auto steps = [](int count) {
-    return Overrides{"train.steps=" + std::to_string(count), "train.log_every=3", "optim.schedule=constant"};
+  const auto steps = [&](int count) {
+    Overrides set{"train.steps=" + std::to_string(count), "train.log_every=3", "optim.schedule=constant"};
+    if (GetParam() == std::string("bf16")) set.emplace_back("precision.compute=bf16");
+    return set;
   };
   auto found = trained(dir, with(decoder(), steps(4)));
   {
     SmallLanguage run(dir, with(fp8_decoder(), steps(8)));
     run.trainer.resume(found);
     EXPECT_EQ(block_steps(run), 0);
+    EXPECT_EQ(run.task.fp8()->layers()[0].linear->casts_weight(), GetParam() == std::string("bf16"));
     EXPECT_EQ(run.trainer.run(), train::Outcome::finished);
     EXPECT_EQ(block_steps(run), 4);
   }
@@ -303,6 +311,12 @@ TEST(Fp8BlocksTraining, CanBeSwitchedOnAndOffWhenARunGoesOn) {
   run.trainer.resume(found);
   EXPECT_EQ(block_steps(run), -1);
   EXPECT_EQ(run.trainer.run(), train::Outcome::finished);
+  // Products read copies again, which follow their masters.
+  for (const nn::NamedLinear& layer : models::token_linears(run.task.model())) {
+    const at::Tensor compute = layer.linear->compute_weight();
+    EXPECT_FALSE(layer.linear->casts_weight()) << layer.name;
+    EXPECT_TRUE(at::equal(compute, layer.linear->weight().to(compute.scalar_type()))) << layer.name;
+  }
   for (const auto& [name, tensor] : run.tensors()) EXPECT_FALSE(name.starts_with("fp8.")) << name;
 }
 
@@ -348,6 +362,34 @@ TEST(Fp8BlocksTraining, RanksAgreeOnTheScales) {
     for (const auto& [name, tensor] : want) {
       if (!name.starts_with("model.")) continue;
       EXPECT_TRUE(at::allclose(got[0].at(name), tensor, 1e-2, 2e-3)) << name << ", zero " << zero;
+    }
+  }
+}
+
+// Layers without copies in the compute dtype, also where ranks exchange the masters: evaluation reads what they are
+// now.
+TEST(Fp8BlocksTraining, RanksEvaluateTheMastersOfNow) {
+  const auto dir = fresh_folder("runs");
+  const Overrides more = fp8_decoder({"precision.compute=bf16", "train.steps=4", "optim.ema=0.9"});
+  for (const int zero : {0, 1, 2}) {
+    auto comms = parallel::make_thread_comms(2);
+    std::vector<std::map<std::string, at::Tensor>> got(2);
+    test::on_threads(2, [&](int rank) {
+      const std::shared_ptr<parallel::Comm> comm = std::move(comms[static_cast<size_t>(rank)]);
+      SmallLanguage run(dir / std::to_string(zero), with(more, {"parallel.zero=" + std::to_string(zero)}), comm);
+      run.trainer.start_fresh();
+      run.trainer.run();
+      const auto loss = [&] { return tasks::value_of(run.task.evaluate([](const tasks::EvalProgress&) {}), "loss"); };
+      const double casting = loss();
+      for (const nn::NamedLinear& layer : run.task.fp8()->layers()) {
+        EXPECT_TRUE(layer.linear->casts_weight());
+        layer.linear->set_compute_weight(layer.linear->weight().detach().to(at::kBFloat16));
+      }
+      EXPECT_EQ(casting, loss()) << "zero " << zero;
+      got[static_cast<size_t>(rank)] = run.tensors();
+    });
+    for (const auto& [name, tensor] : got[0]) {
+      EXPECT_TRUE(!name.starts_with("model.") || at::equal(tensor, got[1].at(name))) << name << ", zero " << zero;
     }
   }
 }

@@ -59,6 +59,7 @@ struct HfConfig {
   std::string tokenizer = "";
   Quantization quantize = Quantization::none;
   bool fp8_products = true;
+  bool fp8_transposed = false;
   int64_t positions = 0;
   bool recompute = false;
 
@@ -79,8 +80,12 @@ struct HfConfig {
       "integers, both with a scale for each output and in half of the memory. Training needs lora.r above 0 with them");
     f("fp8_products", &HfConfig::fp8_products, Flag{}, "",
       "multiply more than 32 rows with e4m3 weights in 8 bits, in both passes: activations and gradients are quantised "
-      "with a scale for each row. GPUs of compute capability 9.0 or later do so for bf16 and fp16 if rows and both "
-      "sizes of the weight are multiples of 16; other products, and the CPU, dequantise the weight",
+      "with a scale for each row. GPUs of compute capability 9.0 or later do so for bf16 and fp16 if both sizes of "
+      "the weight are multiples of 16; other products, and the CPU, dequantise the weight",
+      Resume::free, ReadWhen{"hf.quantize", {"fp8"}, "has no weights in e4m3", "set hf.quantize to fp8"});
+    f("fp8_transposed", &HfConfig::fp8_transposed, Flag{}, "",
+      "keep e4m3 weights transposed, too: the backward pass of training reads them instead of transposing each weight "
+      "in every step, for one more byte per weight",
       Resume::free, ReadWhen{"hf.quantize", {"fp8"}, "has no weights in e4m3", "set hf.quantize to fp8"});
     f("positions", &HfConfig::positions, IntRange{0, 1 << 20}, "tokens",
       "longest row that the model can hold, prompt and completion together; 0 = chat.max_length, or the prompt's part "

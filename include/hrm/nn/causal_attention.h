@@ -102,6 +102,10 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
   bool wide() const { return sizes_.wide_qk_norm; }
   // What o_proj reads.
   at::Tensor mix(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const;
+  at::Tensor mix_projected(const at::Tensor& qkv, const AttentionPass& pass, LayerCache* cache) const;
+  // normed_add() of a frozen layer that multiplies rows in 8 bits.
+  at::Tensor rows_normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
+                             LayerCache* cache) const;
   at::Tensor step_mix(const at::Tensor& qkv, const AttentionPass& pass, const LayerCache& cache) const;
   at::Tensor attend(const at::Tensor& qkv, const AttentionPass& pass) const;
   at::Tensor attend(const ops::QkvHeads& heads, const AttentionPass& pass, LayerCache* cache) const;

@@ -24,7 +24,7 @@ Fp8Heads fp8_qkv_heads(const at::Tensor& x, const RmsNorm& norm, const Linear& q
 ops::NormedStream fp8_normed_linear(const at::Tensor& x, const RmsNorm& norm, const Linear& linear);
 
 // x + down(swiglu(gate_up(norm(x)))), (..., D) -> (..., D). Requires fp8_layer() of both. Saved for the backward pass,
-// in bytes a row: x and gate_up in the compute dtype, norm(x) in 8 bits; the activations are computed again.
+// for each row: x and gate_up in the compute dtype; norm(x) and the activations are computed again.
 at::Tensor fp8_swiglu_add(const at::Tensor& x, const RmsNorm& norm, const Linear& gate_up_proj,
                           const Linear& down_proj);
 

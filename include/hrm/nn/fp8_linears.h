@@ -16,7 +16,7 @@
 namespace hrm::nn {
 
 // How the layers run in recorded passes. Passes without gradient mode (evaluation, generation) never change: they read
-// the compute weights and no slot.
+// the weights in the compute dtype and no slot.
 enum class Fp8Mode {
   off,      // in the compute dtype
   gather,   // the same, and the slots record the maxima of inputs and gradients
@@ -25,6 +25,10 @@ enum class Fp8Mode {
   rows,     // in 8 bits, each token and each output with a scale of its own; not in the weights' gradients
 };
 
+// A weight of at least this many values is wide: passes over memory cost little beside its products, so the backward
+// pass recomputes their results. A narrow layer keeps its transposed weight and its input in 8 bits.
+constexpr int64_t kFp8WideWeight = int64_t{1} << 22;
+
 struct Fp8LinearsOptions {
   int64_t history = 16;   // number of past steps that a scale follows
   double margin = 0;      // see ops::fp8_update_scales_
@@ -32,6 +36,7 @@ struct Fp8LinearsOptions {
   bool current = false;   // current scaling in every step, otherwise delayed
   bool rows = false;      // scales for rows in every step
   std::string skip = {};  // patterns of names, with commas between; see without_skipped()
+  int64_t wide_weight = kFp8WideWeight;
 };
 
 // What all layers share.
@@ -39,32 +44,40 @@ struct Fp8Shared {
   Fp8Mode mode = Fp8Mode::off;
   double margin = 0;
   bool e5m2 = true;
+  int64_t wide_weight = kFp8WideWeight;
 };
 
 // The 8-bit state of one Linear.
 class Fp8Layer {
  public:
-  // row_scales: (out) and (in) float32, of the rows of both copies with Fp8Mode::rows; otherwise undefined.
-  Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Copies weight, at::Tensor x_slot, at::Tensor grad_slot,
-           at::Tensor row_scales = {}, at::Tensor transposed_row_scales = {});
+  // What Fp8Mode::rows reads besides the weight's values: its values (in, out) by other scales, and the scales of the
+  // rows of both, (out) and (in) float32. Undefined for the other modes.
+  struct Rows {
+    at::Tensor transposed, scales, transposed_scales;
+  };
+
+  Fp8Layer(std::shared_ptr<const Fp8Shared> shared, ops::Fp8Weight weight, at::Tensor x_slot, at::Tensor grad_slot,
+           Rows rows = {});
 
   bool runs() const;       // whether forward() takes the place of ops::linear() in this pass
   bool quantises() const;  // whether it also multiplies in 8 bits, with a scale for each tensor
-  // As ops::linear() without a bias. weight: what products in the compute dtype read. residual: added, if defined.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
-                     const at::Tensor& residual = {}) const;
+  // As ops::linear() without a bias. linear: the layer's. residual: added, if defined. x_is_kept: see ops::fp8_linear.
+  at::Tensor forward(const at::Tensor& x, const Linear& linear, const at::Tensor& residual = {},
+                     bool x_is_kept = false) const;
 
   // For hand-written passes.
-  const ops::Fp8Copies& weight() const { return weight_; }
+  const ops::Fp8Weight& weight() const { return weight_; }
   const at::Tensor& x_slot() const { return x_slot_; }
   const at::Tensor& grad_slot() const { return grad_slot_; }
   bool e5m2() const { return shared_->e5m2; }
+  bool is_wide() const { return weight_.values.numel() >= shared_->wide_weight; }
   std::optional<double> margin() const;  // with current scaling
 
  private:
   std::shared_ptr<const Fp8Shared> shared_;
-  ops::Fp8Copies weight_;
-  at::Tensor x_slot_, grad_slot_, row_scales_, transposed_row_scales_;
+  ops::Fp8Weight weight_;
+  at::Tensor x_slot_, grad_slot_;
+  Rows rows_;
 };
 
 struct NamedLinear {
@@ -76,7 +89,8 @@ struct NamedLinear {
 // the names if a pattern matches none of them.
 std::vector<NamedLinear> without_skipped(const std::vector<NamedLinear>& layers, const std::string& patterns);
 
-// The layers of a model that multiply in 8 bits: their slots and the 8-bit copies of their weights. A training step
+// The layers of a model that multiply in 8 bits: their slots and their weights in e4m3. Each backward pass transposes
+// wide weights, one at a time; narrow ones, and all with scales of rows, keep a second 8-bit weight. A training step
 // calls begin_step(), quantize_weights() before its first pass, update_scales() after its last one, and count_step().
 // quantize_weights() and update_scales() are asynchronous device work and can be captured, once for each mode.
 // Registered state: "fp8.*". A form of the layers (format of gradients, names) other than the checkpoint's forgets the
@@ -97,7 +111,8 @@ class Fp8Linears : public Stateful {
   void begin_step(bool warm_up);
   Fp8Mode mode() const { return shared_->mode; }
 
-  // Computes the weights' scales from their values, and their 8-bit copies. Nothing while gathering.
+  // Computes the weights' scales and their 8-bit values, as those of the weights in the compute dtype. Nothing while
+  // gathering.
   void quantize_weights() const;
   // The largest magnitudes that this step has met, of inputs and gradients: (2 layers) float32, not contiguous. Ranks
   // reduce it to their maximum before update_scales().
@@ -139,8 +154,8 @@ class Fp8Linears : public Stateful {
   Fp8LinearsOptions options_;
   std::vector<NamedLinear> layers_;
   std::shared_ptr<Fp8Shared> shared_;
-  std::vector<ops::Fp8Copies> copies_;
-  std::vector<at::Tensor> row_scales_, transposed_row_scales_;  // with options.rows
+  std::vector<ops::Fp8Weight> weights_;
+  std::vector<Fp8Layer::Rows> rows_;  // with options.rows
   // Rows of inputs, gradients and weights; behind them unused ones, so that the sizes do not depend on what is skipped.
   at::Tensor slots_, history_;
   at::Tensor values_;

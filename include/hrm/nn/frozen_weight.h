@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/ops/fp8_rows_block.h"
 #include "hrm/ops/nf4.h"
 #include "hrm/ops/weight8.h"
 
@@ -30,11 +31,17 @@ struct FrozenWeight {
   // read() of any layer of the model. Launch the GEMM at once and on the same stream.
   const at::Tensor& read() const;
 
-  // x weight^T (+ residual), without a gradient. A few rows read a weight in 8 bits as it is, and with fp8_products
+  // x weight^T (+ residual), without a gradient. A few rows read a quantised weight as it is, and with fp8_products
   // many rows are multiplied in 8 bits where the device can (ops::linear_weight8).
   at::Tensor product(const at::Tensor& x, const std::optional<at::Tensor>& residual) const;
   // grad weight, the gradient of product() to x.
   at::Tensor grad_x(const at::Tensor& grad) const;
+
+  // The same for a weight in e4m3 and rows in 8 bits (hrm/ops/fp8_rows_block.h), with results of `dtype`. The columns
+  // of grad.values were multiplied by the weight's scales.
+  at::Tensor product(const ops::Fp8RowsBeside& x, at::ScalarType dtype,
+                     const std::optional<at::Tensor>& residual) const;
+  at::Tensor grad_x(const ops::Fp8RowsBeside& grad, at::ScalarType dtype) const;
 
   // For autograd nodes, which then keep the stored form and the workspace but no dequantised copy. The workspace must
   // not be a saved variable, because it is overwritten between the passes.
@@ -61,8 +68,9 @@ std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& model);
 void share_quantized_workspace(const torch::nn::Module& model, at::ScalarType compute_dtype);
 
 // Whether these layers multiply many rows in 8 bits (FrozenWeight::fp8_products). They do not unless this was called.
-// Layers of other formats than fp8 ignore it.
-void set_fp8_products(const torch::nn::Module& model, bool on);
+// Layers of other formats than fp8 ignore it. transposed: they also keep their weights transposed (ops::Weight8), one
+// more byte an element, for backward passes. Called before a step is captured.
+void set_fp8_products(const torch::nn::Module& model, bool on, bool transposed = false);
 
 // Memory of these layers.
 struct QuantizedMemory {

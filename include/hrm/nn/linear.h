@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -42,10 +43,11 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   Linear(int64_t in, int64_t out, at::Device device, bool bias = false, WeightFormat format = WeightFormat::f32);
 
   // (..., in) in the compute dtype -> (..., out). Gradients are accumulated in place in float32 (hrm/ops/linear.h).
-  at::Tensor forward(const at::Tensor& x) const;
+  // x_is_kept: something else keeps x for its backward pass (see ops::fp8_linear).
+  at::Tensor forward(const at::Tensor& x, bool x_is_kept = false) const;
   // residual + forward(x). Without a bias, the GEMM epilogue adds the residual where the device supports it
   // (ops::linear_add).
-  at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) const;
+  at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, bool x_is_kept = false) const;
 
   // Freezes the weight and stores it in this dtype, uninitialised.
   void hold_frozen(at::ScalarType dtype);
@@ -54,10 +56,14 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   const at::Tensor& bias() const { return bias_; }  // undefined without a bias
 
   // The weight that GEMMs read: the compute copy, or the master itself if there is no copy; while an adapter is merged,
-  // the merged weight. Callers that use it instead of forward() must check needs_forward() first.
-  const at::Tensor& compute_weight() const;
+  // the merged weight. After ParameterSet::cast_when_read(), a new tensor in each call. Callers that use it instead of
+  // forward() must check needs_forward() first.
+  at::Tensor compute_weight() const;
   // As compute_weight(), but without any adapter.
-  const at::Tensor& base_weight() const { return compute_weight_; }
+  at::Tensor base_weight() const { return casts_weight() ? weight_.detach().to(*cast_dtype_) : compute_weight_; }
+  // Whether the layer casts its master wherever a GEMM reads it.
+  bool casts_weight() const { return cast_dtype_.has_value(); }
+  at::ScalarType compute_dtype() const { return cast_dtype_.value_or(compute_weight_.scalar_type()); }
   // Whether forward() is more than one GEMM with a fixed weight: there is a bias, the weight is quantised, an adapter
   // is active, or a recorded pass runs in 8 bits.
   bool needs_forward() const {
@@ -90,14 +96,25 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   const ops::Nf4Tensor& nf4() const { return nf4_; }        // undefined before hold_quantized()
   const ops::Weight8& weight8() const { return weight8_; }  // undefined before hold_quantized() or hold_weight8()
   void set_workspace(const at::Tensor& workspace) { compute_weight_ = workspace; }
-  // Whether products of many rows with an e4m3 weight are done in 8 bits (ops::linear_weight8).
-  void set_fp8_products(bool on) { fp8_products_ = on && format_ == WeightFormat::fp8; }
+  // Whether products of many rows with an e4m3 weight are done in 8 bits (ops::linear_weight8), and with a transposed
+  // copy for backward passes, on devices that have such products. After the weight is held.
+  void set_fp8_products(bool on, bool transposed = false);
+  // Whether this layer multiplies x (..., in) in 8 bits now, with no more than a plain adapter beside it: then callers
+  // may quantise the rows themselves (hrm/nn/fp8_rows_block.h).
+  bool takes_fp8_rows(const at::Tensor& x) const;
   FrozenWeight frozen_weight() const {
-    return {.weight = compute_weight_, .nf4 = nf4_, .weight8 = weight8_, .fp8_products = fp8_products_};
+    return {.weight = base_weight(), .nf4 = nf4_, .weight8 = weight8_, .fp8_products = fp8_products_};
   }
 
   at::Tensor master_weight() const override { return weight_; }
-  void set_compute_weight(const at::Tensor& weight) override { compute_weight_ = weight; }
+  void set_compute_weight(const at::Tensor& weight) override {
+    compute_weight_ = weight;
+    cast_dtype_.reset();
+  }
+  void cast_when_read(at::ScalarType compute_dtype) {
+    compute_weight_ = weight_;
+    cast_dtype_ = compute_dtype;
+  }
 
  private:
   const Fp8Layer* fp8() const;  // null unless this pass runs in 8 bits, or gathers maxima for that
@@ -105,6 +122,7 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   at::Device device_;
   WeightFormat format_;
   at::Tensor weight_, bias_, compute_weight_;
+  std::optional<at::ScalarType> cast_dtype_;  // set: there is no compute copy, and compute_weight_ is the master
   ops::Nf4Tensor nf4_;
   ops::Weight8 weight8_;
   bool fp8_products_ = false;

@@ -29,6 +29,8 @@
 
 namespace hrm::nn {
 
+struct AdaptedProduct;
+
 struct LoraOptions {
   int64_t rank = 16;  // r
   double alpha = 16;  // scale = alpha / r
@@ -140,6 +142,10 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   // Sets the magnitudes to the norms of the weight's rows, so that the adapter starts as the identity.
   void begin_dora(const at::Tensor& weight);
 
+  // The parts of forward() for hand-written autograd functions (src/nn/adapted_product.h). Without DoRA.
+  AdaptedProduct product(const FrozenWeight& weight, bool drops = true) const;
+  bool has_dora() const { return magnitude_.defined(); }
+
   // For layers that compute the adapter themselves: lora_A, lora_B and which outputs the targets are.
   const Linear& A() const { return *lora_A_; }
   const Linear& B() const { return *lora_B_; }
@@ -160,8 +166,7 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
 
  private:
   bool asks_for_merged() const { return shared_->mode == LoraMode::merged; }
-  at::Tensor dora_forward(const at::Tensor& x, const FrozenWeight& weight, const at::Tensor& A, const at::Tensor& B,
-                          double p) const;
+  at::Tensor dora_forward(const at::Tensor& x, const FrozenWeight& weight) const;
   // W + scale * B A| for the targets' rows, float32 (float64 for float64).
   at::Tensor dora_norms(const at::Tensor& weight) const;
   // W + scale * B A of one target, in the same dtype.

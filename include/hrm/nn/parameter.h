@@ -14,6 +14,8 @@
 
 namespace hrm::nn {
 
+class Linear;
+
 // A module whose weight GEMMs read. ParameterSet::build passes it the compute copy. Before that, or when computing in
 // float32, the compute weight is the master itself.
 class HasComputeWeight {
@@ -40,8 +42,8 @@ class HasStaleGradients {
 
 // One trainable tensor. `master` is the autograd leaf (float32, requires_grad). Its .grad() is a view into the set's
 // flat gradient buffer, so gradients always accumulate in place. `compute` is the tensor that GEMMs read. It is a copy
-// that refresh_compute() updates if the module is HasComputeWeight and the compute dtype is not float32; otherwise it
-// is `master`.
+// that refresh_compute() updates if the module is HasComputeWeight and the compute dtype is not float32; otherwise, and
+// after cast_when_read(), it is `master`.
 struct Parameter {
   std::string name;
   at::Tensor master;
@@ -79,6 +81,12 @@ class ParameterSet {
   // for frozen masters, too. No other module may read these masters. format: Float8_e4m3fn or Char. Call once, after
   // build(), and before anything (e.g. a captured graph) stores the compute weights' addresses.
   void fake_quantize(const std::vector<HasComputeWeight*>& modules, at::ScalarType format);
+
+  // Frees the compute copies of these layers: from now on each casts its master wherever a product reads it, to the
+  // same bits (Linear::compute_weight). For layers whose passes seldom read their weight in the compute dtype. No other
+  // module may read these masters. Does nothing for layers that read their masters. Call as fake_quantize(), not
+  // besides it.
+  void cast_when_read(const std::vector<Linear*>& layers);
 
   const std::vector<Parameter>& all() const { return parameters_; }
   int64_t count() const { return count_; }
@@ -123,6 +131,10 @@ class ParameterSet {
   static constexpr int64_t kGradAlignment = 64;
 
  private:
+  // Forgets the copies of the masters for which is_one(master) is true.
+  template <class IsOne>
+  void forget_copies(const IsOne& is_one);
+
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> copies_, copied_masters_;  // the pairs that refresh_compute() casts
   struct FakeQuantized {

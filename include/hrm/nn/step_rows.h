@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "hrm/nn/linear.h"
 #include "hrm/nn/norm.h"
 #include "hrm/ops/decode_linear.h"
 
@@ -14,7 +15,12 @@ struct StepRows {
   ops::AheadOfNorm ahead = {};
 };
 
-// x @ weight^T + residual in a decoding step. next: the norm applied to the result, or null if it is unknown.
-StepRows step_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, const RmsNorm* next);
+// A layer of a decoding step, without gradient: norm(x) W^T, or with `gated` the SwiGLU of that. One kernel where
+// ops::decode_linear has one: for weights of the compute dtype or in 8 bits, without a bias. An active adapter takes
+// one kernel more. Other layers are computed by forward().
+at::Tensor step_linear(const Linear& linear, const RmsNorm& norm, const StepRows& rows, bool gated = false);
+
+// x W^T + residual, likewise. next: the norm applied to the result, or null if it is unknown.
+StepRows step_product(const Linear& linear, const at::Tensor& x, const at::Tensor& residual, const RmsNorm* next);
 
 }  // namespace hrm::nn

@@ -5,6 +5,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <utility>
+#include <vector>
+
+#include "hrm/ops/lora.h"
+#include "hrm/ops/weight8.h"
 
 namespace hrm::ops {
 
@@ -15,41 +20,66 @@ struct AheadOfNorm {
   at::Tensor scaled, squares;
 };
 
-struct DecodeLinearOptions {
-  std::optional<at::Tensor> norm = {};      // (D) float32 (float64 with float64 x): weight of an RMSNorm of x
-  double eps = 1e-6;                        // of the RMSNorm
-  std::optional<at::Tensor> residual = {};  // (..., F) of x's dtype, added to the product; not with `gated`
-  bool gated = false;                       // return silu(gate) * up, where the product is [gate | up]
-  AheadOfNorm ahead = {};                   // for x and `norm`, from decode_linear_ahead
+// A weight as it is stored: of x's dtype, or in 8 bits. A tensor converts to it.
+struct DecodeWeight {
+  DecodeWeight(const at::Tensor& weight) : values(weight) {}  // NOLINT(google-explicit-constructor)
+  // workspace: as in ops::linear_weight8, or undefined.
+  explicit DecodeWeight(const Weight8& weight, at::Tensor workspace = {})
+      : values(weight.values), scales(weight.scales), workspace(std::move(workspace)) {}
+
+  at::Tensor values;             // (F, D), gated (2F, D)
+  at::Tensor scales, workspace;  // undefined unless in 8 bits
 };
 
-// y = n @ weight^T (+ residual), optionally gated, where n = weighted_rms_norm(x, norm, eps), or x without a norm.
-// Rounds where weighted_rms_norm, linear, linear_add and linear_swiglu round.
+// What a low-rank adapter adds to a product (hrm/ops/lora.h): scale * u_i B_i^T to the columns of slice i.
+struct DecodeAdapter {
+  at::Tensor u = {};  // (..., slices * rank) of x's dtype: n A^T, with n as in decode_linear
+  at::Tensor B = {};  // (rows of all slices, rank) of x's dtype
+  std::vector<LoraSlice> slices = {};
+  double scale = 1;
+};
+
+struct DecodeLinearOptions {
+  std::optional<at::Tensor> norm = {};        // (D) float32 (float64 with float64 x): weight of an RMSNorm of x
+  double eps = 1e-6;                          // of the RMSNorm
+  std::optional<at::Tensor> residual = {};    // (..., F) of x's dtype, added to the product; not with `gated`
+  bool gated = false;                         // return silu(gate) * up, where the product is [gate | up]
+  AheadOfNorm ahead = {};                     // for x and `norm`, from decode_linear_ahead
+  std::optional<DecodeAdapter> adapter = {};  // added to the product before gate and residual
+};
+
+// y = n @ weight^T (+ adapter) (+ residual), optionally gated, where n = weighted_rms_norm(x, norm, eps), or x without
+// a norm. Rounds where weighted_rms_norm, linear, linear_add, linear_swiglu, linear_weight8 and lora_add_ round, or
+// less often.
 //
-// x: (..., D), float32, bfloat16 or float16 (float64 for tests). weight: (F, D), gated (2F, D), of x's dtype. Returns
-// (..., F), contiguous. No gradient. Deterministic. Runs on the current stream; can be captured. Throws c10::Error that
-// names the shapes.
+// x: (..., D), float32, bfloat16 or float16 (float64 for tests). weight: (F, D), gated (2F, D), of x's dtype or in 8
+// bits with scales (F), gated (2F). Returns (..., F), contiguous. No gradient. Deterministic. Runs on the current
+// stream; can be captured. Throws c10::Error that names the shapes.
 //
-// The weight is read while the kernel queued directly before still runs, so that kernel must not write it.
+// The weight is read while kernels queued before still run: those of decode_linear, back to the last kernel that is
+// none of them, and that one. None of these may write the weight, its scales or the adapter's B.
 //
 // On a GPU, skinny-GEMM kernels for 16-bit types are used where they are faster:
 // - src/ops/linear/cuda/sm90/skinny_gemm_tiles.cu: on Hopper, up to 128 rows, for weights of at least 2^21 elements
-//   with a multiple of eight rows.
+//   with a multiple of eight rows, and for all such weights with `ahead`. Weights in 8 bits are read as they are, if D
+//   is a multiple of 16, and an adapter is added in the epilogue, if its rank is a multiple of 8 and its slices begin
+//   and end at multiples of 4.
 // - src/ops/linear/cuda/skinny_gemm.cu: other weights, up to 32 rows, 64 if gated, 8 with the norm fused.
 // - sm90/skinny_gemm_split.cu: the same for narrow weights on Hopper.
-// In these kernels, a row's result does not depend on the other rows.
+// In these kernels, a row's result does not depend on the other rows. Other weights in 8 bits are multiplied by
+// linear_weight8, and other adapters are added by lora_add_.
 //
 // With options.ahead, the division by the norm follows the product, in float32, and n is not rounded a second time.
-at::Tensor decode_linear(const at::Tensor& x, const at::Tensor& weight, const DecodeLinearOptions& options = {});
+at::Tensor decode_linear(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& options = {});
 
 struct DecodedAhead {
   at::Tensor y;
   AheadOfNorm ahead;
 };
 
-// y = x @ weight^T + residual, like decode_linear. If the kernel prepares it (bfloat16 by tiles, up to 128 rows), also
-// returns the inputs of an RMSNorm of y with the weight next_norm, (F) float32.
-DecodedAhead decode_linear_ahead(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
-                                 const at::Tensor& next_norm);
+// y = x @ weight^T (+ adapter) + residual, like decode_linear. If the kernel prepares it (bfloat16 by tiles, up to 128
+// rows), also returns the inputs of an RMSNorm of y with the weight next_norm, (F) float32.
+DecodedAhead decode_linear_ahead(const at::Tensor& x, const DecodeWeight& weight, const at::Tensor& residual,
+                                 const at::Tensor& next_norm, const std::optional<DecodeAdapter>& adapter = {});
 
 }  // namespace hrm::ops

@@ -37,13 +37,18 @@ struct Fp8Normed {
 Fp8Normed weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& slot,
                                 bool transposed, std::optional<double> margin = std::nullopt);
 
+// What quantised the y of Fp8Normed, transposed: (width, rows) in e4m3, from x and rstd, so that it need not be kept.
+// The same bits, by the scale of `slot`, whose amax stays as it is.
+at::Tensor weighted_rms_norm_transposed_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                                            const at::Tensor& slot);
+
 // swiglu(x @ weight^T) in e4m3, not transposed, and gate_up = x @ weight^T in `dtype`, bfloat16 or float16 (float32:
 // not fused). On a Hopper GPU one kernel, for sums of at most 2,048 terms.
 struct Fp8Swiglu {
   Fp8Pair act;
   at::Tensor gate_up;
 };
-Fp8Swiglu fp8_linear_swiglu(const Fp8Pair& x, const Fp8Copies& weight, const at::Tensor& act_slot, at::ScalarType dtype,
+Fp8Swiglu fp8_linear_swiglu(const Fp8Pair& x, const Fp8Weight& weight, const at::Tensor& act_slot, at::ScalarType dtype,
                             std::optional<double> margin = std::nullopt);
 
 // swiglu of gate_up (rows, 2 width) in e4m3, not transposed.

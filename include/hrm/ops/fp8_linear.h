@@ -5,9 +5,9 @@
 //
 //   y = x8 w8^T              grad_x = g8 w8              grad_weight += g8^T x8, in float32
 //
-// Tensor cores multiply 8-bit operands only along their rows. So what a later product sums over the other way is
-// written twice by the pass that quantises it: as it stands, and transposed. Of x, only the transposed copy is kept for
-// the backward pass: one byte an element.
+// Tensor cores multiply 8-bit operands only along their rows. So the gradients' products read x and w transposed. Of x,
+// only the transposed 8-bit values are kept for the backward pass: one byte an element, or none if x itself is kept
+// anyway. The weight is transposed where its product needs it, or once for all.
 //
 // A *wide slot* is a contiguous float32 row {scale, 1 / scale, amax, largest, 1 / scale, counts}: a slot as in
 // hrm/ops/fp8.h, the largest finite value of the tensor's format (448 or 57,344), and the inverse scale again, at an
@@ -53,31 +53,39 @@ void quantize_fp8_pair_(const at::Tensor& x, const at::Tensor& values, const at:
 void fp8_raise_amax_(const at::Tensor& x, const at::Tensor& slot);
 
 // Weights, all at once: matrix i gets its scale in row i of `slots` (n, 8), contiguous, from its own largest magnitude
-// as in fp8_update_scales_ without history and with margin 0, and its e4m3 values. All of one dtype, contiguous.
+// as in fp8_update_scales_ without history and with margin 0, and its e4m3 values. All of one dtype, contiguous. Each
+// number is rounded to `compute` first: masters give the bits that their copies in that dtype would give. transposed:
+// the same values transposed, or an empty tensor for each matrix that is not wanted so.
 void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, at::TensorList transposed,
-                           const at::Tensor& slots);
+                           const at::Tensor& slots, at::ScalarType compute);
 
 // Current scaling: a fresh wide slot of slot's format, whose scale is largest / 2^margin / max |x|. Where that maximum
 // is zero or not finite, the scale is slot's. Raises the amax of `slot`, too; the fresh one begins with zero. Reads x
 // once.
 at::Tensor fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double margin);
 
-// The 8-bit copies of a weight (out, in), e4m3.
-struct Fp8Copies {
-  at::Tensor values;      // (out, in)
-  at::Tensor transposed;  // (in, out); may be undefined where no gradient is asked for
-  at::Tensor slot;        // wide
+// A weight (out, in) in e4m3.
+struct Fp8Weight {
+  at::Tensor values;           // (out, in), contiguous
+  at::Tensor slot;             // wide
+  at::Tensor transposed = {};  // (in, out), contiguous; undefined: made where a product needs it
 };
+// `transposed`, or made now.
+at::Tensor transposed_weight(const Fp8Weight& weight);
 
 // x (..., in), bfloat16, float16 or float32 -> (..., out) in x's dtype. The gradients of y are quantised to e5m2 or
 // e4m3 by `grad_slot`. As in ops::linear, the weight's gradient is not returned to autograd but added to grad_weight
 // (out, in), float32, which is required if `master`, the leaf behind the copies, requires a gradient. With `margin`, x
 // and the gradient have scales of their own values (fp8_scale_now) and not those of their slots, whose amax they raise.
 // residual: shaped and typed like the result, added before the only rounding; its gradient is that of y.
-at::Tensor fp8_linear(const at::Tensor& x, const Fp8Copies& weight, const at::Tensor& x_slot,
+//
+// x_is_kept: something else keeps x for its backward pass. Then this op keeps x, too, which takes no memory, and
+// quantises it once more in its own backward pass: the same bits, and counted twice. The scale in its slot must not
+// change in between.
+at::Tensor fp8_linear(const at::Tensor& x, const Fp8Weight& weight, const at::Tensor& x_slot,
                       const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
                       const std::optional<at::Tensor>& grad_weight, std::optional<double> margin = std::nullopt,
-                      const std::optional<at::Tensor>& residual = std::nullopt);
+                      const std::optional<at::Tensor>& residual = std::nullopt, bool x_is_kept = false);
 
 // a (m, k) @ b (n, k)^T of 8-bit matrices, each e4m3 or e5m2, in `dtype`, times both inverse scales (+ residual, (m, n)
 // of `dtype`, before the rounding): a part of a hand-written pass. Sums over more than 2,048 terms leave the tensor

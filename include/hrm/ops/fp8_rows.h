@@ -43,12 +43,15 @@ void quantize_fp8_weight_rows_(const Fp8WeightRows& w, const at::Tensor& slots, 
 // `out` may not overlap `values`.
 void transpose_fp8_(const at::Tensor& out, const at::Tensor& ones, const at::Tensor& values);
 
+// The same as a new tensor. values: any e4m3 matrix, contiguous.
+at::Tensor transposed_fp8(const at::Tensor& values);
+
 // a (m, k) @ b (n, k)^T, Float8_e4m3fn, times a_scales (m) and b_scales (n) float32 (+ residual (m, n), of `dtype`) as
 // (m, n) of `dtype`: float32, bfloat16 or float16 (float64 on the CPU). All but residual contiguous.
 //
 // The reference multiplies and adds in float32. GPUs of compute capability 9.0 or later multiply by cuBLASLt where it
-// can, for bfloat16 and float16 and m, n and k that are multiples of 16. Sums of more than 2,048 terms then leave the
-// tensor cores on the way, so that their errors stay below those of the format. Elsewhere the reference runs.
+// can, for bfloat16 and float16, any m, and n and k that are multiples of 16. Sums of more than 2,048 terms then leave
+// the tensor cores on the way, so that their errors stay below those of the format. Elsewhere the reference runs.
 at::Tensor fp8_rows_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_scales,
                             const at::Tensor& b_scales, at::ScalarType dtype,
                             const std::optional<at::Tensor>& residual = std::nullopt);

@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace hrm::ops {
 
@@ -56,5 +57,22 @@ void nf4_dequantize_(const at::Tensor& out, const Nf4Tensor& from);
 
 // The same as a new tensor with the given sizes.
 at::Tensor nf4_dequantize(const Nf4Tensor& from, at::IntArrayRef sizes, at::ScalarType dtype);
+
+// x weight^T (+ residual), (..., in) -> (..., out), in x's dtype: float32, bfloat16 or float16 (float64 on the CPU).
+//
+// workspace: (out, in), contiguous, of x's dtype. The reference dequantises the weight into it and multiplies
+// (ops::linear, ops::linear_add); the contents are valid only for that product.
+//
+// On GPUs of compute capability 8.0 or later, bfloat16 and float16 rows up to kNf4Rows are multiplied by a kernel that
+// reads the codes (src/ops/quantized/cuda/nf4_linear.cu), if `in` is a multiple of 64. It multiplies by the numbers
+// that nf4_dequantize_ gives, sums in float32 and rounds once. A row's result does not depend on the other rows. This
+// kernel reads the weight while the kernel queued directly before still runs, so that kernel must not write it.
+//
+// No derivative. Deterministic. Runs on the current stream; can be captured. Throws c10::Error that names what does not
+// fit.
+at::Tensor linear_nf4(const at::Tensor& x, const Nf4Tensor& weight, const at::Tensor& workspace,
+                      const std::optional<at::Tensor>& residual = std::nullopt);
+
+inline constexpr int64_t kNf4Rows = 32;
 
 }  // namespace hrm::ops

@@ -20,10 +20,15 @@ namespace hrm::ops {
 struct Weight8 {
   at::Tensor values;  // (out, in), Float8_e4m3fn or Char (int8)
   at::Tensor scales;  // (out) float32
+  // Of an e4m3 weight, both or none: what products for the gradient of x read. With them, no backward pass transposes.
+  at::Tensor transposed = {};  // (in, out)
+  at::Tensor ones = {};        // (in) float32
 
   bool defined() const { return values.defined(); }
   int64_t bytes() const;
 };
+// The same weight with `transposed` and `ones`, as new tensors. The weight is e4m3.
+Weight8 with_transposed(const Weight8& weight);
 // bytes() of a weight of this shape.
 int64_t weight8_bytes(int64_t out, int64_t in);
 
@@ -54,11 +59,10 @@ at::Tensor dequantize_weight8(const Weight8& from, at::ScalarType dtype);
 // kernel reads the weight while the kernel queued directly before still runs, so that kernel must not write it.
 //
 // fp8_products: more rows are quantised to e4m3 with a scale for each of them and multiplied by the 8-bit weight
-// (hrm/ops/fp8_rows.h) on devices with has_fp8_products(), if the weight is e4m3, x is bfloat16 or float16, and the
-// number of rows, `in` and `out` are multiples of 16. The gradient of x is quantised likewise, after its columns were
-// multiplied by the weight's scales, and multiplied by the weight's bytes, transposed into the workspace. With
-// ops.backend=reference such a device multiplies the same quantised rows in plain ATen. Elsewhere, and on the CPU,
-// fp8_products changes nothing.
+// (hrm/ops/fp8_rows.h) where takes_fp8_rows() says so. The gradient of x is quantised likewise, after its columns were
+// multiplied by the weight's scales, and multiplied by the weight's bytes, transposed into the workspace or as the
+// weight keeps them. With ops.backend=reference such a device multiplies the same quantised rows in plain ATen.
+// Elsewhere, and on the CPU, fp8_products changes nothing.
 //
 // Deterministic. Runs on the current stream; can be captured. Throws c10::Error that names the shapes.
 at::Tensor linear_weight8(const at::Tensor& x, const Weight8& weight,
@@ -76,5 +80,15 @@ at::Tensor linear_weight8_grad_x(const at::Tensor& grad, const Weight8& weight,
 bool has_fp8_products(at::Device device);
 
 inline constexpr int64_t kWeight8Rows = 32;
+
+// Whether fp8_products multiplies rows like these, (..., in) or for the gradient (..., out): on devices with
+// has_fp8_products(), if the weight is e4m3, the rows are more than kWeight8Rows in bfloat16 or float16, and `in` and
+// `out` are multiples of 16.
+bool takes_fp8_rows(const at::Tensor& rows, const Weight8& weight);
+
+// linear_weight8_grad_x of rows that are quantised already: values (n, out) e4m3 and scales (n) of the gradient, whose
+// columns were multiplied by the weight's scales. Returns (n, in) of `dtype`. The weight is e4m3.
+at::Tensor linear_weight8_grad_rows(const at::Tensor& values, const at::Tensor& scales, const Weight8& weight,
+                                    const std::optional<at::Tensor>& workspace, at::ScalarType dtype);
 
 }  // namespace hrm::ops

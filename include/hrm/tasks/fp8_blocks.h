@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hrm/config/config.h"
+#include "hrm/models/language_model.h"
 #include "hrm/nn/fp8_linears.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
@@ -33,8 +34,10 @@ std::vector<std::string> fp8_metric_names(torch::nn::Module& model);
 
 class Fp8Blocks : public Stateful {
  public:
-  // The model outlives this, and its ParameterSet is built. Errors as of nn::Fp8Linears.
-  Fp8Blocks(const config::PrecisionConfig& precision, torch::nn::Module& model);
+  // The model outlives this, and its ParameterSet is built. Errors as of nn::Fp8Linears. Frees the compute copies of
+  // the layers unless keeps_copies: evaluation casts the masters layer by layer. Decoding reads all weights for each
+  // token, so a task that samples keeps them.
+  Fp8Blocks(const config::PrecisionConfig& precision, models::LanguageModel& model, bool keeps_copies = false);
 
   // Chooses how the step runs. Logs from which step on blocks multiply in 8 bits.
   void begin_step(int64_t step);

@@ -41,6 +41,13 @@ struct PlanInput {
   int64_t copied_parameters = 0;           // of all, values with a copy in the compute dtype
   int64_t fp8_parameters = 0;              // values of the weights that fp8 recursions or blocks read
   double fp8_share = 0;                    // of the values of all linear layers that fp8 blocks could read
+  int64_t fp8_transposed = 0;              // of fp8_parameters, of blocks: those that are kept transposed, too
+  int64_t largest_fp8 = 0;                 // values of the largest weight that fp8 blocks read
+  bool fp8_copies = false;                 // fp8 blocks keep their copies in the compute dtype (tasks::Fp8Blocks)
+  // Values of weights in the compute dtype that are made where they are read.
+  int64_t cast_parameters() const {
+    return config.precision.blocks == config::BlockPrecision::fp8 && !fp8_copies ? fp8_parameters : 0;
+  }
   std::vector<std::pair<int64_t, int64_t>> muon_matrices = {};  // rows and columns of what Muon iterates over
   int64_t train_examples = 0;   // of a table on the device; 0: the rows come from the host
   double flops_per_sample = 0;  // of the matrix products of a step, as Task::flops_per_step
@@ -117,6 +124,9 @@ struct ModelOutline {
   double flops_per_sample = 0;  // PlanInput::flops_per_sample
   int64_t fp8_parameters = 0;   // PlanInput::fp8_parameters
   double fp8_share = 0;         // PlanInput::fp8_share
+  int64_t fp8_transposed = 0;   // PlanInput::fp8_transposed
+  int64_t largest_fp8 = 0;      // PlanInput::largest_fp8
+  bool fp8_copies = false;      // PlanInput::fp8_copies
   int64_t metric_sums = 0;      // of Task::metric_names
 };
 

@@ -24,14 +24,19 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
   memory.add("weights", 4 * n + (all_wide ? in.frozen_bytes : 0),
              cat(in.parameters + (all_wide ? in.frozen_parameters : 0), " values in fp32"));
   if (!all_wide) memory.add("frozen weights", in.frozen_bytes, cat(in.frozen_parameters, " values, as they are read"));
-  if (size < 4)
-    memory.add("compute copies", size * static_cast<double>(in.copied_parameters), "what the products read");
+  const bool fp8_blocks = c.precision.blocks == config::BlockPrecision::fp8;
+  if (size < 4) {
+    memory.add("compute copies", size * static_cast<double>(in.copied_parameters - in.cast_parameters()),
+               in.cast_parameters() > 0 ? "what the products outside of 8 bits read" : "what the products read");
+  }
   if (c.precision.recursions == config::RecursionPrecision::fp8) {
     memory.add("e4m3 copies", static_cast<double>(in.fp8_parameters), "what the products of the recursions read");
   }
-  if (c.precision.blocks == config::BlockPrecision::fp8) {
-    memory.add("8-bit copies", 2 * static_cast<double>(in.fp8_parameters),
-               "of the blocks' weights, as they stand and transposed");
+  if (fp8_blocks) {
+    const bool rows = c.precision.fp8_scaling == config::Fp8Scaling::rows;
+    memory.add("8-bit copies", static_cast<double>(in.fp8_parameters + (rows ? in.fp8_parameters : in.fp8_transposed)),
+               rows ? "of the blocks' weights, by scales of rows and of columns"
+                    : "of the blocks' weights; narrow ones also transposed");
   }
   const tasks::PlannedOptimizer optimizer = tasks::planned_optimizer(in);
   if (in.ranks > 1 && c.parallel.zero > 0) {
@@ -103,6 +108,9 @@ PlanInput make_plan_input(const config::Config& config, std::shared_ptr<const ta
   count_parameters(*outline.model, outline.group_defaults, input);
   input.fp8_parameters = outline.fp8_parameters;
   input.fp8_share = outline.fp8_share;
+  input.fp8_transposed = outline.fp8_transposed;
+  input.largest_fp8 = outline.largest_fp8;
+  input.fp8_copies = outline.fp8_copies;
   input.flops_per_sample = outline.flops_per_sample;
   return input;
 }

@@ -18,6 +18,15 @@ __device__ inline void wait_for_earlier() {
 #endif
 }
 
+// Lets the next kernel begin before this one's wait, with all threads or one of each block. That kernel's own wait
+// still returns only when this one is done, so what it touches from then on is safe. What it reads before its wait must
+// have been written before the kernels that this one waits for. Worth it where both load weights before they wait.
+__device__ inline void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // For kernels of a chain of which some use much shared memory: a multiprocessor divides its memory between that and the
 // first-level cache, and a kernel that wants another division waits until it is empty.
 template <class... Params>

@@ -39,6 +39,18 @@ void check_weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, 
   check_wide_slot(kOp, "slot", slot, x);
 }
 
+void check_weighted_rms_norm_transposed_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                                            const at::Tensor& slot) {
+  constexpr const char* kOp = "hrm::weighted_rms_norm_transposed_fp8";
+  check_matrix(kOp, "x", x);
+  check_weighted_rms_norm(x, weight, /*eps=*/1);
+  TORCH_CHECK(rstd.dim() == 1 && rstd.size(0) == x.size(0) && rstd.scalar_type() == at::kFloat &&
+                  rstd.device() == x.device() && rstd.is_contiguous(),
+              kOp, ": rstd must be ", x.size(0), " contiguous float32 on ", x.device(), ", got ", rstd.scalar_type(),
+              " of ", rstd.sizes(), " on ", rstd.device());
+  check_wide_slot(kOp, "slot", slot, x);
+}
+
 void check_fp8_linear_swiglu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
                              const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
   constexpr const char* kOp = "hrm::fp8_linear_swiglu";
@@ -96,6 +108,13 @@ Fp8Three weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, do
   return {values, across, rstd};
 }
 
+at::Tensor weighted_rms_norm_transposed_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                                            const at::Tensor& slot) {
+  const at::Tensor y = (x.to(at::kFloat) * rstd.unsqueeze(1) * weight).to(x.scalar_type());
+  // A copy of the slot, so that its amax stays.
+  return std::get<1>(quantize_fp8_pair(y, slot.clone(), /*e5m2=*/false, /*values=*/false));
+}
+
 Fp8Two fp8_linear_swiglu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
                          const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
   const at::Tensor gate_up = fp8_product(x, weight, x_slot, weight_slot, dtype);
@@ -149,7 +168,14 @@ Fp8Normed weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, d
   return {{values, across, slot}, rstd};
 }
 
-Fp8Swiglu fp8_linear_swiglu(const Fp8Pair& x, const Fp8Copies& weight, const at::Tensor& act_slot, at::ScalarType dtype,
+at::Tensor weighted_rms_norm_transposed_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                                            const at::Tensor& slot) {
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)> op(
+      "hrm::weighted_rms_norm_transposed_fp8");
+  return op(x, weight, rstd, slot);
+}
+
+Fp8Swiglu fp8_linear_swiglu(const Fp8Pair& x, const Fp8Weight& weight, const at::Tensor& act_slot, at::ScalarType dtype,
                             std::optional<double> margin) {
   if (margin) {
     const at::Tensor gate_up = fp8_product(x.values, weight.values, x.slot, weight.slot, dtype);
@@ -202,6 +228,12 @@ Fp8Three norm_cpu(const at::Tensor& x, const at::Tensor& weight, double eps, con
   return composed::weighted_rms_norm_fp8(x, weight, eps, slot, transposed);
 }
 
+at::Tensor norm_transposed_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                               const at::Tensor& slot) {
+  check_weighted_rms_norm_transposed_fp8(x, weight, rstd, slot);
+  return composed::weighted_rms_norm_transposed_fp8(x, weight, rstd, slot);
+}
+
 Fp8Two linear_swiglu_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
                          const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
   check_fp8_linear_swiglu(x, weight, x_slot, weight_slot, act_slot, dtype);
@@ -238,6 +270,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "weighted_rms_norm_fp8(Tensor x, Tensor weight, float eps, Tensor(a!) slot, bool transposed) -> (Tensor, "
       "Tensor, Tensor)");
+  m.def("weighted_rms_norm_transposed_fp8(Tensor x, Tensor weight, Tensor rstd, Tensor slot) -> Tensor");
   m.def(
       "fp8_linear_swiglu(Tensor x, Tensor weight, Tensor x_slot, Tensor weight_slot, Tensor(a!) act_slot, "
       "ScalarType dtype) -> (Tensor, Tensor)");
@@ -253,6 +286,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("weighted_rms_norm_fp8", &norm_cpu);
+  m.impl("weighted_rms_norm_transposed_fp8", &norm_transposed_cpu);
   m.impl("fp8_linear_swiglu", &linear_swiglu_cpu);
   m.impl("swiglu_fp8", &swiglu_cpu);
   m.impl("swiglu_backward_fp8", &swiglu_backward_cpu);
@@ -261,8 +295,8 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
 }
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
-  for (const char* op : {"weighted_rms_norm_fp8", "fp8_linear_swiglu", "swiglu_fp8", "swiglu_backward_fp8",
-                         "swiglu_backward_fp8_scale_now", "qkv_heads_backward_fp8"}) {
+  for (const char* op : {"weighted_rms_norm_fp8", "weighted_rms_norm_transposed_fp8", "fp8_linear_swiglu", "swiglu_fp8",
+                         "swiglu_backward_fp8", "swiglu_backward_fp8_scale_now", "qkv_heads_backward_fp8"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -2,6 +2,7 @@
 // What the files of fp8_block share.
 //
 //   hrm::weighted_rms_norm_fp8    values, transposed (or undefined), rstd
+//   hrm::weighted_rms_norm_transposed_fp8   transposed
 //   hrm::fp8_linear_swiglu        values, gate_up
 //   hrm::swiglu_fp8               values
 //   hrm::swiglu_backward_fp8      values, transposed, transposed activations (each or undefined)
@@ -20,6 +21,8 @@ using Fp8Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 // Throw c10::Error with the op's name and the shapes, beyond what the ops of the compute dtype check.
 void check_weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& slot);
+void check_weighted_rms_norm_transposed_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                                            const at::Tensor& slot);
 void check_fp8_linear_swiglu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
                              const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype);
 void check_swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot);
@@ -35,6 +38,8 @@ namespace composed {
 
 Fp8Three weighted_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& slot,
                                bool transposed);
+at::Tensor weighted_rms_norm_transposed_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                                            const at::Tensor& slot);
 Fp8Two fp8_linear_swiglu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
                          const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype);
 at::Tensor swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot);

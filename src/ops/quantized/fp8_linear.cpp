@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hrm/ops/fp8.h"
+#include "hrm/ops/fp8_rows.h"
 #include "ops/common/op.h"
 #include "ops/quantized/fp8_linear_impl.h"
 
@@ -33,16 +34,17 @@ using Pair = void(const at::Tensor&, const OptionalTensor&, const OptionalTensor
 using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, at::ScalarType,
                            const OptionalTensor&);
 using Accumulate = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&);
-using LinearOp = at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, const at::Tensor&,
-                            const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, const OptionalTensor&,
-                            std::optional<double>, const OptionalTensor&);
+using LinearOp = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                            const at::Tensor&, bool, const at::Tensor&, const OptionalTensor&, std::optional<double>,
+                            const OptionalTensor&, bool, const OptionalTensor&);
 
-at::Tensor linear_op(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
-                     const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot, bool e5m2,
-                     const at::Tensor& master, const OptionalTensor& grad_weight, std::optional<double> margin,
-                     const OptionalTensor& residual) {
+at::Tensor linear_op(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& weight_slot,
+                     const at::Tensor& x_slot, const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
+                     const OptionalTensor& grad_weight, std::optional<double> margin, const OptionalTensor& residual,
+                     bool x_is_kept, const OptionalTensor& weight_t) {
   static const Op<LinearOp> op("hrm::fp8_linear");
-  return op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual);
+  return op(x, weight, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual, x_is_kept,
+            weight_t);
 }
 
 // The slot that x is quantised by.
@@ -60,19 +62,18 @@ std::vector<int64_t> with_last(const at::Tensor& x, int64_t last) {
   return sizes;
 }
 
-void check_linear(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
-                  const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot) {
+void check_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& weight_slot,
+                  const at::Tensor& x_slot, const at::Tensor& grad_slot, const OptionalTensor& weight_t) {
   constexpr const char* kOp = "hrm::fp8_linear";
   TORCH_CHECK(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) && weight.size(0) % 16 == 0 &&
                   weight.size(1) % 16 == 0 && weight.numel() > 0 && x.numel() / weight.size(1) % 16 == 0,
               kOp, ": x (..., in) and weight (out, in) need a number of rows, an in and an out that are multiples of ",
               "16, got ", x.sizes(), " and ", weight.sizes());
-  TORCH_CHECK(weight.scalar_type() == at::kFloat8_e4m3fn && weight.device() == x.device(), kOp,
-              ": weight must be Float8_e4m3fn on ", x.device(), ", got ", weight.scalar_type(), " of shape ",
-              weight.sizes(), " on ", weight.device());
-  TORCH_CHECK(!weight_t ||
-                  (weight_t->dim() == 2 && weight_t->size(0) == weight.size(1) && weight_t->size(1) == weight.size(0) &&
-                   weight_t->scalar_type() == at::kFloat8_e4m3fn && weight_t->device() == x.device()),
+  TORCH_CHECK(weight.scalar_type() == at::kFloat8_e4m3fn && weight.device() == x.device() && weight.is_contiguous(),
+              kOp, ": weight must be contiguous Float8_e4m3fn on ", x.device(), ", got ", weight.scalar_type(),
+              " of shape ", weight.sizes(), " with strides ", weight.strides(), " on ", weight.device());
+  TORCH_CHECK(!weight_t || (weight_t->sizes() == at::IntArrayRef({weight.size(1), weight.size(0)}) &&
+                            weight_t->scalar_type() == at::kFloat8_e4m3fn && weight_t->device() == x.device()),
               kOp, ": the transposed weight must be Float8_e4m3fn of shape [", weight.size(1), ", ", weight.size(0),
               "], got ", weight_t ? weight_t->sizes() : at::IntArrayRef());
   check_wide_slot(kOp, "weight_slot", weight_slot, x);
@@ -174,11 +175,11 @@ void quantize_fp8_pair_(const at::Tensor& x, const at::Tensor& values, const at:
   quantize_fp8_pair_into(x, optional_tensor(values), optional_tensor(transposed), slot);
 }
 
-at::Tensor fp8_linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
-                              const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot,
-                              bool, const at::Tensor&, const OptionalTensor&, std::optional<double> margin,
-                              const OptionalTensor& residual) {
-  check_linear(x, weight, weight_t, weight_slot, x_slot, grad_slot);
+at::Tensor fp8_linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& weight_slot,
+                              const at::Tensor& x_slot, const at::Tensor& grad_slot, bool, const at::Tensor&,
+                              const OptionalTensor&, std::optional<double> margin, const OptionalTensor& residual, bool,
+                              const OptionalTensor& weight_t) {
+  check_linear(x, weight, weight_slot, x_slot, grad_slot, weight_t);
   const at::Tensor rows = x.reshape({-1, x.size(-1)}), slot = slot_for(rows, x_slot, margin);
   const auto values = std::get<0>(quantize_fp8_pair(rows, slot, /*e5m2=*/false, /*values=*/true, /*transposed=*/false));
   return fp8_product(values, weight, slot, weight_slot, x.scalar_type(), as_rows(residual))
@@ -197,12 +198,16 @@ void fp8_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tens
   op(grad, a, b, a_slot, b_slot);
 }
 
-at::Tensor fp8_linear(const at::Tensor& x, const Fp8Copies& weight, const at::Tensor& x_slot,
+at::Tensor fp8_linear(const at::Tensor& x, const Fp8Weight& weight, const at::Tensor& x_slot,
                       const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
                       const std::optional<at::Tensor>& grad_weight, std::optional<double> margin,
-                      const std::optional<at::Tensor>& residual) {
-  return linear_op(x, weight.values, optional_tensor(weight.transposed), weight.slot, x_slot, grad_slot, e5m2, master,
-                   grad_weight, margin, residual);
+                      const std::optional<at::Tensor>& residual, bool x_is_kept) {
+  return linear_op(x, weight.values, weight.slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual,
+                   x_is_kept, optional_tensor(weight.transposed));
+}
+
+at::Tensor transposed_weight(const Fp8Weight& weight) {
+  return weight.transposed.defined() ? weight.transposed : transposed_fp8(weight.values);
 }
 
 namespace {
@@ -232,21 +237,23 @@ using torch::autograd::variable_list;
 struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
   // master is an argument so that the node exists whenever it trains, also where x needs no gradient.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const OptionalTensor& weight_t, const at::Tensor& weight_slot, const at::Tensor& x_slot,
-                            const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
-                            const OptionalTensor& grad_weight, std::optional<double> margin,
-                            const OptionalTensor& residual) {
+                            const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot,
+                            bool e5m2, const at::Tensor& master, const OptionalTensor& grad_weight,
+                            std::optional<double> margin, const OptionalTensor& residual, bool x_is_kept,
+                            const OptionalTensor& weight_t) {
     at::AutoDispatchBelowADInplaceOrView below;
-    check_linear(x, weight, weight_t, weight_slot, x_slot, grad_slot);
+    check_linear(x, weight, weight_slot, x_slot, grad_slot, weight_t);
     const bool trains = master.requires_grad(), needs_x = x.requires_grad();
     const at::Tensor rows = x.reshape({-1, x.size(-1)}), slot = slot_for(rows, x_slot, margin);
-    const auto [values, transposed] = quantize_fp8_pair(rows, slot, /*e5m2=*/false, /*values=*/true, trains);
+    const auto [values, transposed] =
+        quantize_fp8_pair(rows, slot, /*e5m2=*/false, /*values=*/true, trains && !x_is_kept);
     // Slots and buffers are no saved variables: a step changes them, which is not behind the graph's back.
     ctx->saved_data["slots"] = std::vector<at::Tensor>{weight_slot, slot, grad_slot};
     ctx->saved_data["e5m2"] = e5m2;
     ctx->saved_data["margin"] = margin;
     if (trains) ctx->saved_data["grad_weight"] = *grad_weight;
-    ctx->save_for_backward({trains ? transposed : at::Tensor(), needs_x ? *weight_t : at::Tensor()});
+    ctx->save_for_backward({trains && !x_is_kept ? transposed : at::Tensor(), needs_x ? weight : at::Tensor(),
+                            trains && x_is_kept ? x : at::Tensor(), needs_x && weight_t ? *weight_t : at::Tensor()});
     ctx->saved_data["has_residual"] = residual.has_value();
     return fp8_product(values, weight, slot, weight_slot, x.scalar_type(), as_rows(residual))
         .view(with_last(x, weight.size(0)));
@@ -256,41 +263,45 @@ struct Fp8Linear : torch::autograd::Function<Fp8Linear> {
     const at::Tensor& grad_y = grads[0];
     TORCH_CHECK(!at::GradMode::is_enabled(), "hrm::fp8_linear has no second derivative (grad_y ", grad_y.sizes(), ")");
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &x_t = saved[0], &weight_t = saved[1];
+    const at::Tensor &x_t = saved[0], &weight = saved[1], &x = saved[2];
+    const bool trains = x_t.defined() || x.defined();
     const auto slots = ctx->saved_data["slots"].toTensorVector();
     const at::Tensor &weight_slot = slots[0], &x_slot = slots[1];
     const at::Tensor rows = grad_y.reshape({-1, grad_y.size(-1)});
     const at::Tensor grad_slot = slot_for(rows, slots[2], ctx->saved_data["margin"].toOptional<double>());
     const auto [values, transposed] =
-        quantize_fp8_pair(rows, grad_slot, ctx->saved_data["e5m2"].toBool(), weight_t.defined(), x_t.defined());
-    if (x_t.defined()) {
-      fp8_accumulate_(ctx->saved_data["grad_weight"].toTensor(), transposed, x_t, grad_slot, x_slot);
+        quantize_fp8_pair(rows, grad_slot, ctx->saved_data["e5m2"].toBool(), weight.defined(), trains);
+    if (trains) {
+      const at::Tensor across = x.defined() ? std::get<1>(quantize_fp8_pair(x.reshape({-1, x.size(-1)}), x_slot,
+                                                                            /*e5m2=*/false, /*values=*/false))
+                                            : x_t;
+      fp8_accumulate_(ctx->saved_data["grad_weight"].toTensor(), transposed, across, grad_slot, x_slot);
     }
-    variable_list out(11);
-    if (ctx->saved_data["has_residual"].toBool()) out[10] = grad_y;
-    if (weight_t.defined()) {
-      out[0] = fp8_product(values, weight_t, grad_slot, weight_slot, grad_y.scalar_type())
-                   .view(with_last(grad_y, weight_t.size(0)));
+    variable_list out(12);
+    if (ctx->saved_data["has_residual"].toBool()) out[9] = grad_y;
+    if (weight.defined()) {
+      out[0] = fp8_product(values, transposed_weight({weight, weight_slot, saved[3]}), grad_slot, weight_slot,
+                           grad_y.scalar_type())
+                   .view(with_last(grad_y, weight.size(1)));
     }
     return out;
   }
 };
 
-at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& weight_t,
-                           const at::Tensor& weight_slot, const at::Tensor& x_slot, const at::Tensor& grad_slot,
-                           bool e5m2, const at::Tensor& master, const OptionalTensor& grad_weight,
-                           std::optional<double> margin, const OptionalTensor& residual) {
+at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& weight_slot,
+                           const at::Tensor& x_slot, const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
+                           const OptionalTensor& grad_weight, std::optional<double> margin,
+                           const OptionalTensor& residual, bool x_is_kept, const OptionalTensor& weight_t) {
   const bool through_residual = residual && residual->requires_grad();
   if (at::GradMode::is_enabled() && (x.requires_grad() || master.requires_grad() || through_residual)) {
     TORCH_CHECK(!master.requires_grad() || grad_weight, "hrm::fp8_linear: master of shape ", master.sizes(),
                 " requires a gradient, so grad_weight must be given");
-    TORCH_CHECK(!x.requires_grad() || weight_t, "hrm::fp8_linear: x of shape ", x.sizes(),
-                " requires a gradient, so the transposed weight must be given");
-    return Fp8Linear::apply(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin,
-                            residual);
+    return Fp8Linear::apply(x, weight, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual,
+                            x_is_kept, weight_t);
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return linear_op(x, weight, weight_t, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual);
+  return linear_op(x, weight, weight_slot, x_slot, grad_slot, e5m2, master, grad_weight, margin, residual, x_is_kept,
+                   weight_t);
 }
 
 }  // namespace
@@ -302,9 +313,9 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
       "Tensor");
   m.def("fp8_accumulate_(Tensor(a!) grad, Tensor a, Tensor b, Tensor a_slot, Tensor b_slot) -> ()");
   m.def(
-      "fp8_linear(Tensor x, Tensor weight, Tensor? weight_t, Tensor weight_slot, Tensor(a!) x_slot, "
-      "Tensor(b!) grad_slot, bool e5m2, Tensor master, Tensor? grad_weight, float? margin, Tensor? residual=None) -> "
-      "Tensor");
+      "fp8_linear(Tensor x, Tensor weight, Tensor weight_slot, Tensor(a!) x_slot, Tensor(b!) grad_slot, bool e5m2, "
+      "Tensor master, Tensor? grad_weight, float? margin, Tensor? residual=None, bool x_is_kept=False, "
+      "Tensor? weight_t=None) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -41,15 +41,18 @@ void quantize_matrix(const at::Tensor& x, const OptionalTensor& values, const Op
 }  // namespace
 
 void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, at::TensorList transposed,
-                           const at::Tensor& slots) {
+                           const at::Tensor& slots, at::ScalarType compute) {
   slots.select(1, 2).zero_();
   const auto each = [&](const auto& part) {
     for (size_t i = 0; i < weights.size(); ++i) part(i, slots.select(0, static_cast<int64_t>(i)));
   };
-  each([&](size_t i, const at::Tensor& slot) { fp8_raise_amax_(weights[i], slot); });
+  each([&](size_t i, const at::Tensor& slot) { fp8_raise_amax_(weights[i].to(compute), slot); });
   const at::Tensor history = at::zeros({slots.size(0), 1}, slots.options());
   fp8_update_scales_(slots, history, 0);
-  each([&](size_t i, const at::Tensor& slot) { quantize_matrix(weights[i], values[i], transposed[i], slot); });
+  each([&](size_t i, const at::Tensor& slot) {
+    const OptionalTensor across = transposed[i].numel() > 0 ? OptionalTensor(transposed[i]) : std::nullopt;
+    quantize_matrix(weights[i].to(compute), values[i], across, slot);
+  });
 }
 
 void quantize_fp8_pair_(const at::Tensor& x, const OptionalTensor& values, const OptionalTensor& transposed,

@@ -79,6 +79,13 @@ void transpose_fp8_(const at::Tensor& out, const at::Tensor& ones, const at::Ten
   op(out, ones, values);
 }
 
+at::Tensor transposed_fp8(const at::Tensor& values) {
+  TORCH_CHECK(values.dim() == 2, "hrm::transpose_fp8_: values must be a matrix, got ", values.sizes());
+  at::Tensor out = at::empty({values.size(1), values.size(0)}, values.options());
+  transpose_fp8_(out, at::empty({values.size(1)}, values.options().dtype(at::kFloat)), values);
+  return out;
+}
+
 at::Tensor fp8_rows_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_scales,
                             const at::Tensor& b_scales, at::ScalarType dtype, const OptionalTensor& residual) {
   static const Op<RowsProductOp> op("hrm::fp8_rows_product");

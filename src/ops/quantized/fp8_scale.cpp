@@ -21,15 +21,19 @@ void check_fp8_raise_amax(const at::Tensor& x, const at::Tensor& slot) {
 }
 
 void check_quantize_fp8_weights(at::TensorList weights, at::TensorList values, at::TensorList transposed,
-                                const at::Tensor& slots) {
+                                const at::Tensor& slots, at::ScalarType compute) {
   constexpr const char* kOp = "hrm::quantize_fp8_weights_";
   const auto count = static_cast<int64_t>(weights.size());
   TORCH_CHECK(count > 0 && values.size() == weights.size() && transposed.size() == weights.size(), kOp, ": ", count,
               " weights need as many values and transposed values, got ", values.size(), " and ", transposed.size());
+  TORCH_CHECK(compute == at::kFloat || compute == at::kBFloat16 || compute == at::kHalf, kOp,
+              ": compute must be float32, bfloat16 or float16, got ", compute, " (the first weight has shape ",
+              weights[0].sizes(), ")");
   TORCH_CHECK(slots.dim() == 2 && slots.size(0) == count && slots.is_contiguous(), kOp, ": slots must be [", count,
               ", 8], contiguous, got ", slots.sizes());
   for (size_t i = 0; i < weights.size(); ++i) {
-    check_quantize_fp8_pair(weights[i], values[i], transposed[i], slots.select(0, static_cast<int64_t>(i)));
+    const OptionalTensor across = transposed[i].numel() > 0 ? OptionalTensor(transposed[i]) : std::nullopt;
+    check_quantize_fp8_pair(weights[i], values[i], across, slots.select(0, static_cast<int64_t>(i)));
     TORCH_CHECK(weights[i].scalar_type() == weights[0].scalar_type() && weights[i].is_contiguous() &&
                     values[i].scalar_type() == at::kFloat8_e4m3fn,
                 kOp, ": weights must be contiguous and of one dtype, and values e4m3, got ", weights[i].scalar_type(),
@@ -49,10 +53,10 @@ void fp8_raise_amax_(const at::Tensor& x, const at::Tensor& slot) {
 }
 
 void quantize_fp8_weights_(at::TensorList weights, at::TensorList values, at::TensorList transposed,
-                           const at::Tensor& slots) {
-  static const Op<void(at::TensorList, at::TensorList, at::TensorList, const at::Tensor&)> op(
+                           const at::Tensor& slots, at::ScalarType compute) {
+  static const Op<void(at::TensorList, at::TensorList, at::TensorList, const at::Tensor&, at::ScalarType)> op(
       "hrm::quantize_fp8_weights_");
-  op(weights, values, transposed, slots);
+  op(weights, values, transposed, slots, compute);
 }
 
 at::Tensor fp8_scale_now(const at::Tensor& x, const at::Tensor& slot, double margin) {
@@ -68,9 +72,9 @@ void raise_amax_cpu(const at::Tensor& x, const at::Tensor& slot) {
 }
 
 void quantize_weights_cpu(at::TensorList weights, at::TensorList values, at::TensorList transposed,
-                          const at::Tensor& slots) {
-  check_quantize_fp8_weights(weights, values, transposed, slots);
-  reference::quantize_fp8_weights_(weights, values, transposed, slots);
+                          const at::Tensor& slots, at::ScalarType compute) {
+  check_quantize_fp8_weights(weights, values, transposed, slots, compute);
+  reference::quantize_fp8_weights_(weights, values, transposed, slots, compute);
 }
 
 at::Tensor scale_now_cpu(const at::Tensor& x, const at::Tensor& slot, double margin) {
@@ -83,7 +87,8 @@ at::Tensor scale_now_cpu(const at::Tensor& x, const at::Tensor& slot, double mar
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("fp8_raise_amax_(Tensor x, Tensor(a!) slot) -> ()");
   m.def(
-      "quantize_fp8_weights_(Tensor[] weights, Tensor(a!)[] values, Tensor(b!)[] transposed, Tensor(c!) slots) -> ()");
+      "quantize_fp8_weights_(Tensor[] weights, Tensor(a!)[] values, Tensor(b!)[] transposed, Tensor(c!) slots, "
+      "ScalarType compute) -> ()");
   m.def("fp8_scale_now(Tensor x, Tensor(a!) slot, float margin) -> Tensor");
 }
 

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 
+#include "hrm/ops/linear.h"
+#include "hrm/ops/linear_add.h"
 #include "ops/common/op.h"
+#include "ops/common/sizes.h"
 #include "ops/quantized/nf4_impl.h"
 
 namespace hrm::ops {
@@ -47,6 +50,35 @@ void check_nf4_dequantize(const at::Tensor& out, const Nf4Tensor& from) {
               " scales and ", twice ? 1 : 0, " offset, contiguous float32 on ", out.device(), ", got ",
               from.scales.scalar_type(), " of ", from.scales.sizes(), " and ", from.offset.scalar_type(), " of ",
               from.offset.sizes());
+}
+
+void check_linear_nf4(const at::Tensor& x, const Nf4Tensor& weight, const at::Tensor& workspace,
+                      const OptionalTensor& residual) {
+  TORCH_CHECK(workspace.dim() == 2 && x.dim() >= 1 && x.size(-1) == workspace.size(1) &&
+                  x.scalar_type() == workspace.scalar_type() && x.device() == workspace.device(),
+              "hrm::linear_nf4: x must be (..., in) where the workspace is (out, in), of one dtype and device, got ",
+              x.scalar_type(), " of ", x.sizes(), " on ", x.device(), " and ", workspace.scalar_type(), " of ",
+              workspace.sizes(), " on ", workspace.device());
+  check_nf4_dequantize(workspace, weight);
+  TORCH_CHECK(!residual || (residual->sizes().vec() == with_last_size(x, workspace.size(0)) &&
+                            residual->scalar_type() == x.scalar_type() && residual->device() == x.device()),
+              "hrm::linear_nf4: residual must be (..., out) of x's dtype and device, got ",
+              residual ? residual->sizes() : at::IntArrayRef(), " for ", x.sizes(), " and ", workspace.sizes());
+}
+
+at::Tensor linear_nf4_dequantized(const at::Tensor& x, const Nf4Tensor& weight, const at::Tensor& workspace,
+                                  const OptionalTensor& residual) {
+  const at::NoGradGuard no_grad;
+  nf4_dequantize_(workspace, weight);
+  return residual ? linear_add(x, workspace, workspace, *residual) : linear(x, workspace, workspace);
+}
+
+at::Tensor linear_nf4(const at::Tensor& x, const Nf4Tensor& weight, const at::Tensor& workspace,
+                      const std::optional<at::Tensor>& residual) {
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, const at::Tensor&, const OptionalTensor&)>
+      op("hrm::linear_nf4");
+  return op(x, weight.codes, weight.absmax, weight.scales, weight.offset, workspace, residual);
 }
 
 Nf4Tensor nf4_quantize(const at::Tensor& weight, bool double_quantized) {
@@ -111,6 +143,14 @@ void nf4_dequantize_cpu_(const at::Tensor& out, const at::Tensor& codes, const a
   }
 }
 
+at::Tensor linear_nf4_cpu(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& absmax,
+                          const at::Tensor& scales, const at::Tensor& offset, const at::Tensor& workspace,
+                          const OptionalTensor& residual) {
+  const Nf4Tensor weight{.codes = codes, .absmax = absmax, .scales = scales, .offset = offset};
+  check_linear_nf4(x, weight, workspace, residual);
+  return linear_nf4_dequantized(x, weight, workspace, residual);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
@@ -118,11 +158,15 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
       "nf4_quantize(Tensor weight, bool double_quantized) -> "
       "(Tensor codes, Tensor absmax, Tensor scales, Tensor offset)");
   m.def("nf4_dequantize_(Tensor(a!) out, Tensor codes, Tensor absmax, Tensor scales, Tensor offset) -> ()");
+  m.def(
+      "linear_nf4(Tensor x, Tensor codes, Tensor absmax, Tensor scales, Tensor offset, Tensor(a!) workspace, "
+      "Tensor? residual) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("nf4_quantize", &nf4_quantize_cpu);
   m.impl("nf4_dequantize_", &nf4_dequantize_cpu_);
+  m.impl("linear_nf4", &linear_nf4_cpu);
 }
 
 }  // namespace hrm::ops

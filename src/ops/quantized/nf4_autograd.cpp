@@ -7,6 +7,7 @@ namespace hrm::ops {
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("nf4_quantize", torch::autograd::autogradNotImplementedFallback());
   m.impl("nf4_dequantize_", torch::autograd::autogradNotImplementedFallback());
+  m.impl("linear_nf4", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace hrm::ops

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "hrm/ops/nf4.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::ops {
 
@@ -14,6 +15,13 @@ using Nf4Parts = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;  //
 
 void check_nf4_quantize(const at::Tensor& weight);
 void check_nf4_dequantize(const at::Tensor& out, const Nf4Tensor& from);
+
+void check_linear_nf4(const at::Tensor& x, const Nf4Tensor& weight, const at::Tensor& workspace,
+                      const OptionalTensor& residual);
+
+// Dequantises into the workspace and multiplies, on every device.
+at::Tensor linear_nf4_dequantized(const at::Tensor& x, const Nf4Tensor& weight, const at::Tensor& workspace,
+                                  const OptionalTensor& residual);
 
 inline int64_t nf4_blocks(int64_t elements) {
   return (elements + kNf4Block - 1) / kNf4Block;

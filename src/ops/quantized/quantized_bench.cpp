@@ -26,6 +26,16 @@ BenchCall nf4_dequantize(const BenchShape& s, at::Device device, at::ScalarType 
   return {{at::zeros_like(weight), nf4.codes, nf4.absmax, nf4.scales, nf4.offset}};
 }
 
+BenchCall linear_nf4(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const at::Tensor weight = random.weight(2 * s.inner, s.width);
+  const ops::Nf4Tensor nf4 = ops::nf4_quantize(weight);
+  const int64_t rows = std::min(s.rows(), kNf4Rows);
+  return {{random.activations({rows, s.width}), nf4.codes, nf4.absmax, nf4.scales, nf4.offset, at::empty_like(weight),
+           c10::IValue()},
+          product_flops(rows, s.width, 2 * s.inner)};
+}
+
 // Weights in 8 bits by rows: the same weight, and a step of decoding with it, or the many rows of a shape for that.
 BenchCall quantize_weight8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   return {{Random{device, dtype}.weight(2 * s.inner, s.width), at::kFloat8_e4m3fn}};
@@ -52,9 +62,9 @@ BenchCall linear_weight8_grad_x(const BenchShape& s, at::Device device, at::Scal
   const Random random{device, dtype};
   const at::Tensor weight = random.weight(2 * s.inner, s.width);
   const ops::Weight8 quantized = ops::quantize_weight8(weight, at::kFloat8_e4m3fn);
-  return {
-      {random.activations({s.rows(), 2 * s.inner}), quantized.values, quantized.scales, at::empty_like(weight), true},
-      product_flops(s.rows(), 2 * s.inner, s.width)};
+  return {{random.activations({s.rows(), 2 * s.inner}), quantized.values, quantized.scales, c10::IValue(),
+           c10::IValue(), at::empty_like(weight), true},
+          product_flops(s.rows(), 2 * s.inner, s.width)};
 }
 
 // The parts of both.
@@ -144,7 +154,7 @@ BenchCall fp8_update_scales(const BenchShape& s, at::Device device, at::ScalarTy
 
 // The gate_up projection of a training step.
 struct Fp8Training {
-  at::Tensor x, x8, x_t, weight, weight_t, grad8, grad_t, slot, grad_slot;
+  at::Tensor x, x8, x_t, weight, grad8, grad_t, slot, grad_slot;
 
   Fp8Training(const BenchShape& s, at::Device device, at::ScalarType dtype) {
     const Random random{device, dtype};
@@ -152,7 +162,7 @@ struct Fp8Training {
     grad_slot = ops::make_fp8_wide_slots(1, true, device).select(0, 0);
     x = random.activations({s.rows() / 16 * 16, s.width});
     std::tie(x8, x_t) = ops::quantize_fp8_pair(x, slot, false);
-    std::tie(weight, weight_t) = ops::quantize_fp8_pair(random.weight(2 * s.inner, s.width), slot, false);
+    weight = std::get<0>(ops::quantize_fp8_pair(random.weight(2 * s.inner, s.width), slot, false));
     std::tie(grad8, grad_t) = ops::quantize_fp8_pair(random.activations({x.size(0), 2 * s.inner}), grad_slot, true);
   }
 };
@@ -175,23 +185,24 @@ BenchCall fp8_accumulate(const BenchShape& s, at::Device device, at::ScalarType 
 
 BenchCall fp8_linear(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
-  return {{in.x, in.weight, in.weight_t, in.slot, in.slot, in.grad_slot, true, in.weight, c10::IValue(), c10::IValue()},
+  return {{in.x, in.weight, in.slot, in.slot, in.grad_slot, true, in.weight, c10::IValue(), c10::IValue()},
           product_flops(in.x.size(0), s.width, 2 * s.inner)};
 }
 
 // All layers of a model.
 BenchCall quantize_fp8_weights(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
-  std::vector<at::Tensor> weights, values, transposed;
+  std::vector<at::Tensor> masters, values, transposed;
   for (int64_t layer = 0; layer < std::max<int64_t>(s.layers, 1); ++layer) {
     for (const auto& [out, in] : {std::pair{3 * s.width, s.width}, std::pair{s.width, s.width},
                                   std::pair{2 * s.inner, s.width}, std::pair{s.width, s.inner}}) {
-      weights.push_back(random.weight(out, in));
-      values.push_back(at::empty({out, in}, weights.back().options().dtype(at::kFloat8_e4m3fn)));
-      transposed.push_back(at::empty({in, out}, values.back().options()));
+      masters.push_back(random.weight(out, in).to(at::kFloat));
+      values.push_back(at::empty({out, in}, masters.back().options().dtype(at::kFloat8_e4m3fn)));
+      transposed.push_back(at::empty({0}, values.back().options()));
     }
   }
-  return {{weights, values, transposed, ops::make_fp8_wide_slots(static_cast<int64_t>(weights.size()), false, device)}};
+  return {{masters, values, transposed, ops::make_fp8_wide_slots(static_cast<int64_t>(masters.size()), false, device),
+           dtype}};
 }
 
 BenchCall quantize_fp8_weight_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
@@ -200,7 +211,7 @@ BenchCall quantize_fp8_weight_rows(const BenchShape& s, at::Device device, at::S
   for (int64_t layer = 0; layer < std::max<int64_t>(s.layers, 1); ++layer) {
     for (const auto& [out, in] : {std::pair{3 * s.width, s.width}, std::pair{s.width, s.width},
                                   std::pair{2 * s.inner, s.width}, std::pair{s.width, s.inner}}) {
-      weights.push_back(random.weight(out, in));
+      weights.push_back(random.weight(out, in).to(at::kFloat));  // masters
       values.push_back(at::empty({out, in}, weights.back().options().dtype(at::kFloat8_e4m3fn)));
       transposed.push_back(at::empty({in, out}, values.back().options()));
       scales.push_back(at::empty({out}, weights.back().options().dtype(at::kFloat)));
@@ -214,6 +225,12 @@ BenchCall quantize_fp8_weight_rows(const BenchShape& s, at::Device device, at::S
 BenchCall weighted_rms_norm_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
   return {{in.x, at::ones({s.width}, at::device(device)), 1e-5, in.slot, true}};
+}
+
+BenchCall weighted_rms_norm_transposed_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  const auto wide = at::device(device).dtype(at::kFloat);
+  return {{in.x, at::ones({s.width}, wide), at::ones({in.x.size(0)}, wide), in.slot}};
 }
 
 // gate_up of the rows, as a training step has them.
@@ -251,6 +268,31 @@ BenchCall qkv_heads_backward_fp8(const BenchShape& s, at::Device device, at::Sca
   return {{q, q, q, angle, angle, in.grad_slot, true, true}};
 }
 
+// Parts that write rows in 8 bits beside those of the compute dtype.
+BenchCall weighted_rms_norm_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return {
+      {Random{device, dtype}.activations({s.rows(), s.width}), at::ones({s.width}, at::device(device)), 1e-5, true}};
+}
+
+BenchCall swiglu_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return {{gates_of(s, device, dtype), true}};
+}
+
+BenchCall swiglu_backward_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const at::Tensor gates = gates_of(s, device, dtype);
+  return {{gates.narrow(1, 0, s.inner).contiguous(), gates, at::ones({2 * s.inner}, at::device(device)), true}};
+}
+
+BenchCall qkv_heads_backward_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const int64_t head_dim = s.width / s.heads, rows = s.rows();
+  const Random random{device, dtype};
+  const at::Tensor q = random.activations({rows, s.width}).view({1, rows, s.heads, head_dim});
+  const at::Tensor qkv = random.activations({1, rows, 3 * s.width});
+  const auto floats = at::device(device).dtype(at::kFloat);
+  const at::Tensor angle = at::zeros({rows, head_dim / 2}, floats), norm = at::ones({head_dim}, floats);
+  return {{q, q, q, qkv, angle, angle, norm, norm, 1e-6, at::ones({3 * s.width}, floats), true}};
+}
+
 BenchCall fp8_raise_amax(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
   return {{in.x, in.slot}};
@@ -262,9 +304,11 @@ BenchCall fp8_scale_now(const BenchShape& s, at::Device device, at::ScalarType d
 }
 
 const KernelGroups kGroups{
-    {"Nf4", "quantisation"},         {"nf4_", "quantisation"},        {"Fp8", "quantisation"},
-    {"_fp8", "quantisation"},        {"pair_kernel", "quantisation"}, {"quantize_rows", "quantisation"},
-    {"weight_rows", "quantisation"}, {"row_maxima", "quantisation"},
+    {"Nf4Linear", "matrix products"}, {"Weight8Linear", "matrix products"},
+    {"Nf4", "quantisation"},          {"nf4_", "quantisation"},
+    {"Fp8", "quantisation"},          {"_fp8", "quantisation"},
+    {"pair_kernel", "quantisation"},  {"quantize_rows", "quantisation"},
+    {"weight_rows", "quantisation"},  {"row_maxima", "quantisation"},
 };
 
 }  // namespace
@@ -273,6 +317,7 @@ std::vector<BenchOp> quantized_cases() {
   return {
       {"hrm::nf4_quantize", nf4_quantize},
       {"hrm::nf4_dequantize_", nf4_dequantize},
+      {"hrm::linear_nf4", linear_nf4},
       {"hrm::quantize_weight8", quantize_weight8},
       {"hrm::dequantize_weight8_", dequantize_weight8},
       {"hrm::linear_weight8", linear_weight8},
@@ -295,11 +340,16 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::quantize_fp8_weights_", quantize_fp8_weights},
       {"hrm::quantize_fp8_weight_rows_", quantize_fp8_weight_rows},
       {"hrm::weighted_rms_norm_fp8", weighted_rms_norm_fp8},
+      {"hrm::weighted_rms_norm_transposed_fp8", weighted_rms_norm_transposed_fp8},
       {"hrm::fp8_linear_swiglu", fp8_linear_swiglu},
       {"hrm::swiglu_fp8", swiglu_fp8},
       {"hrm::swiglu_backward_fp8", swiglu_backward_fp8},
       {"hrm::swiglu_backward_fp8_scale_now", swiglu_backward_fp8_scale_now},
       {"hrm::qkv_heads_backward_fp8", qkv_heads_backward_fp8},
+      {"hrm::weighted_rms_norm_rows", weighted_rms_norm_rows},
+      {"hrm::swiglu_rows", swiglu_rows},
+      {"hrm::swiglu_backward_rows", swiglu_backward_rows},
+      {"hrm::qkv_heads_backward_rows", qkv_heads_backward_rows},
       {"hrm::fp8_raise_amax_", fp8_raise_amax},
       {"hrm::fp8_scale_now", fp8_scale_now},
   };

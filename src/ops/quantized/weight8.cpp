@@ -31,6 +31,14 @@ void check_weight8(const char* op, const Weight8& w, const at::Tensor& like) {
                   w.values.is_contiguous() && w.values.device() == like.device(),
               op, ": values must be a contiguous matrix of Float8_e4m3fn or Char on ", like.device(), ", got ",
               w.values.scalar_type(), " of ", w.values.sizes(), " on ", w.values.device());
+  TORCH_CHECK(w.transposed.defined() == w.ones.defined() &&
+                  (!w.transposed.defined() ||
+                   (w.values.scalar_type() == at::kFloat8_e4m3fn && w.transposed.scalar_type() == at::kFloat8_e4m3fn &&
+                    w.transposed.sizes() == at::IntArrayRef({w.values.size(1), w.values.size(0)}) &&
+                    w.transposed.is_contiguous() && w.transposed.device() == like.device())),
+              op, ": transposed of values of ", w.values.sizes(), " must be contiguous Float8_e4m3fn of ",
+              w.values.size(1), " x ", w.values.size(0), ", with ones, got ",
+              w.transposed.defined() ? w.transposed.sizes() : at::IntArrayRef());
   TORCH_CHECK(w.scales.dim() == 1 && w.scales.size(0) == w.values.size(0) && w.scales.scalar_type() == at::kFloat &&
                   w.scales.is_contiguous() && w.scales.device() == like.device(),
               op, ": scales of values of ", w.values.sizes(), " must be ", w.values.size(0), " contiguous float32 on ",
@@ -43,6 +51,9 @@ const Op<LinearWeight8Op>& linear_weight8_op() {
   static const Op<LinearWeight8Op> op("hrm::linear_weight8");
   return op;
 }
+
+using LinearWeight8GradientOp = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                           const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool);
 
 void check_workspace(const char* op, const at::Tensor& x, const Weight8& weight, const OptionalTensor& workspace) {
   const at::Tensor& values = weight.values;
@@ -60,6 +71,18 @@ at::Tensor transposed_room(const Weight8& weight, const OptionalTensor& workspac
   return bytes.view({in, out}).view(weight.values.scalar_type());
 }
 
+// values (n, out) times the weight's bytes.
+at::Tensor product_with_transposed(const at::Tensor& values, const at::Tensor& scales, const Weight8& weight,
+                                   const OptionalTensor& workspace, at::ScalarType dtype, RowsProduct product) {
+  if (weight.transposed.defined()) {
+    return product(values, weight.transposed, scales, weight.ones, dtype, std::nullopt);
+  }
+  const at::Tensor transposed = transposed_room(weight, workspace),
+                   ones = at::empty({weight.values.size(1)}, weight.scales.options());
+  transpose_fp8_(transposed, ones, weight.values);
+  return product(values, transposed, scales, ones, dtype, std::nullopt);
+}
+
 // The weight in x's dtype, in the workspace if there is one.
 at::Tensor dequantized_weight8_for(const at::Tensor& x, const Weight8& weight, const OptionalTensor& workspace) {
   const at::Tensor to = workspace ? *workspace : at::empty(weight.values.sizes(), x.options());
@@ -74,7 +97,16 @@ int64_t weight8_bytes(int64_t out, int64_t in) {
 }
 
 int64_t Weight8::bytes() const {
-  return static_cast<int64_t>(values.nbytes() + scales.nbytes());
+  const size_t kept = transposed.defined() ? transposed.nbytes() + ones.nbytes() : 0;
+  return static_cast<int64_t>(values.nbytes() + scales.nbytes() + kept);
+}
+
+Weight8 with_transposed(const Weight8& weight) {
+  Weight8 out = weight;
+  out.transposed = at::empty({weight.values.size(1), weight.values.size(0)}, weight.values.options());
+  out.ones = at::empty({weight.values.size(1)}, weight.scales.options());
+  transpose_fp8_(out.transposed, out.ones, weight.values);
+  return out;
 }
 
 double weight8_limit(at::ScalarType format) {
@@ -149,9 +181,9 @@ at::Tensor linear_weight8(const at::Tensor& x, const Weight8& weight, const Opti
 
 at::Tensor linear_weight8_grad_x(const at::Tensor& grad, const Weight8& weight, const OptionalTensor& workspace,
                                  bool fp8_products) {
-  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&, bool)> op(
-      "hrm::linear_weight8_grad_x");
-  return op(grad, weight.values, weight.scales, workspace, fp8_products);
+  static const Op<LinearWeight8GradientOp> op("hrm::linear_weight8_grad_x");
+  return op(grad, weight.values, weight.scales, optional_tensor(weight.transposed), optional_tensor(weight.ones),
+            workspace, fp8_products);
 }
 
 bool has_fp8_products(at::Device device) {
@@ -159,6 +191,18 @@ bool has_fp8_products(at::Device device) {
   return library_multiplies_fp8_rows(device, at::kBFloat16);
 #else
   static_cast<void>(device);
+  return false;
+#endif
+}
+
+bool takes_fp8_rows(const at::Tensor& rows, const Weight8& weight) {
+#if HRM_WITH_CUDA
+  const int64_t width = rows.size(-1), count = width == 0 ? 0 : rows.numel() / width;
+  return weight.values.scalar_type() == at::kFloat8_e4m3fn && count > kWeight8Rows && weight.values.size(0) % 16 == 0 &&
+         weight.values.size(1) % 16 == 0 && library_multiplies_fp8_rows(rows.device(), rows.scalar_type());
+#else
+  static_cast<void>(rows);
+  static_cast<void>(weight);
   return false;
 #endif
 }
@@ -189,10 +233,13 @@ at::Tensor linear_weight8_grad_x_by_rows(const at::Tensor& grad, const Weight8& 
   const int64_t out = weight.values.size(0), in = weight.values.size(1);
   // The weight's scales belong to what this product sums over, so they go to the gradient's columns.
   const auto [values, scales] = quantize_fp8_rows(grad.reshape({-1, out}), weight.scales);
-  const at::Tensor transposed = transposed_room(weight, workspace), ones = at::empty({in}, weight.scales.options());
-  transpose_fp8_(transposed, ones, weight.values);
-  const at::Tensor grad_x = product(values, transposed, scales, ones, grad.scalar_type(), std::nullopt);
+  const at::Tensor grad_x = product_with_transposed(values, scales, weight, workspace, grad.scalar_type(), product);
   return grad_x.defined() ? grad_x.view(with_last_size(grad, in)) : grad_x;
+}
+
+at::Tensor linear_weight8_grad_rows(const at::Tensor& values, const at::Tensor& scales, const Weight8& weight,
+                                    const OptionalTensor& workspace, at::ScalarType dtype) {
+  return product_with_transposed(values, scales, weight, workspace, dtype, &fp8_rows_product);
 }
 
 namespace {
@@ -236,8 +283,9 @@ at::Tensor linear_weight8_cpu(const at::Tensor& x, const at::Tensor& values, con
 }
 
 at::Tensor linear_weight8_grad_x_cpu(const at::Tensor& grad, const at::Tensor& values, const at::Tensor& scales,
+                                     const OptionalTensor& transposed, const OptionalTensor& ones,
                                      const OptionalTensor& workspace, bool) {
-  const Weight8 weight{.values = values, .scales = scales};
+  const Weight8 weight = weight8_of(values, scales, transposed, ones);
   check_linear_weight8_grad_x(grad, weight, workspace);
   return linear_weight8_grad_x_dequantized(grad, weight, workspace);
 }
@@ -293,8 +341,8 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
       "linear_weight8(Tensor x, Tensor values, Tensor scales, Tensor? residual, Tensor(a!)? workspace, "
       "bool fp8_products) -> Tensor");
   m.def(
-      "linear_weight8_grad_x(Tensor grad, Tensor values, Tensor scales, Tensor(a!)? workspace, bool fp8_products) -> "
-      "Tensor");
+      "linear_weight8_grad_x(Tensor grad, Tensor values, Tensor scales, Tensor? transposed, Tensor? ones, "
+      "Tensor(a!)? workspace, bool fp8_products) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -12,6 +12,14 @@ namespace hrm::ops {
 
 using Weight8Parts = std::tuple<at::Tensor, at::Tensor>;  // in the order of Weight8
 
+inline Weight8 weight8_of(const at::Tensor& values, const at::Tensor& scales, const OptionalTensor& transposed,
+                          const OptionalTensor& ones) {
+  return {.values = values,
+          .scales = scales,
+          .transposed = transposed.value_or(at::Tensor()),
+          .ones = ones.value_or(at::Tensor())};
+}
+
 void check_quantize_weight8(const at::Tensor& weight, at::ScalarType format);
 void check_dequantize_weight8(const at::Tensor& out, const Weight8& from);
 void check_linear_weight8(const at::Tensor& x, const Weight8& weight, const OptionalTensor& residual,

@@ -169,13 +169,13 @@ nn::LoraOptions lora_options(const config::Config& config, const HfModelConfig& 
 }
 
 // In front of build_parameters: the adapter of lora.adapter, or one that does nothing yet.
-void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm& lm) {
+void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm& lm, bool trains) {
   lm.lora = std::make_unique<nn::LoraSet>(*lm.model, lora_options(config, lm.facts), runtime.device);
   lm.lora->initialise(static_cast<uint64_t>(config.run.seed));
   if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
   nn::keep_frozen_as(*lm.model, runtime.compute_dtype);
   nn::share_quantized_workspace(*lm.model, runtime.compute_dtype);
-  nn::set_fp8_products(*lm.model, config.hf.fp8_products);
+  nn::set_fp8_products(*lm.model, config.hf.fp8_products, trains && config.hf.fp8_transposed);
 }
 
 }  // namespace
@@ -191,7 +191,7 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
   CausalLm lm =
       open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)),
                            /*trains=*/config.lora.r == 0);
-  if (config.lora.r > 0) add_adapter(config, runtime, lm);
+  if (config.lora.r > 0) add_adapter(config, runtime, lm, /*trains=*/true);
   lm.model->build_parameters(runtime.compute_dtype);
   models::fake_quantize(*lm.model, config.precision.fake_quantize);
   return lm;
@@ -208,7 +208,7 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
     nn::share_quantized_workspace(*lm.model, runtime.compute_dtype);
     nn::set_fp8_products(*lm.model, config.hf.fp8_products);
   } else {
-    add_adapter(config, runtime, lm);
+    add_adapter(config, runtime, lm, /*trains=*/false);
     lm.model->build_parameters(runtime.compute_dtype);
   }
   return lm;
@@ -274,7 +274,8 @@ std::string describe_causal_lm(const config::Config& config, const CausalLm& lm)
     text += cat("\nbase         ", nn::name(weight_format(config.hf.quantize)), ", ", held.elements,
                 " parameters of the blocks' linear layers in ", mib(held.bytes), " MiB (", mib(2 * held.elements),
                 " in bf16), and ", mib(held.workspace), " MiB to dequantise one layer at a time",
-                multiplies_in_8bit(config, lm) ? "; products of more than 32 rows in 8 bits" : "");
+                multiplies_in_8bit(config, lm) ? "; products of more than 32 rows in 8 bits" : "",
+                multiplies_in_8bit(config, lm) && config.hf.fp8_transposed ? ", with transposed weights" : "");
   }
   return text;
 }

@@ -69,6 +69,12 @@ PlannedEncoder planned_encoder(const std::string& folder) {
 
 }  // namespace
 
+bool multiplies_frozen_in_8_bits(const PlanInput& in) {
+  const config::HfConfig& hf = in.config.hf;
+  return hf.quantize == config::Quantization::fp8 && hf.fp8_products && element_size(in.config) == 2 &&
+         in.gpu.capability >= 90;
+}
+
 const CausalPlan& causal_plan(const PlanInput& in) {
   return dynamic_cast<const CausalPlan&>(*in.model);
 }
@@ -257,9 +263,14 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
   add(PolychromicKind::diversity, shares.diversity);
   add(PolychromicKind::rewards, shares.rewards);
   const bool measures = plan.samples_for_diversity || (plan.grpo_from > 0 && rewards_need_diversity(config.grpo));
-  int64_t fp8 = 0;
+  int64_t fp8 = 0, fp8_transposed = 0, largest_fp8 = 0;
   if (in_fp8(config)) {
-    for (const nn::NamedLinear& layer : fp8_layers(*lm.model, config.precision)) fp8 += layer.linear->weight().numel();
+    for (const nn::NamedLinear& layer : fp8_layers(*lm.model, config.precision)) {
+      const int64_t values = layer.linear->weight().numel();
+      fp8 += values;
+      if (values < nn::kFp8WideWeight) fp8_transposed += values;
+      largest_fp8 = std::max(largest_fp8, values);
+    }
   }
   const std::vector<std::string> of_steps = in_fp8(config) ? fp8_metric_names(*lm.model) : std::vector<std::string>();
   return {.model = lm.model,
@@ -269,6 +280,9 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
           .group_defaults = causal_group_defaults(),
           .flops_per_sample = 2 * matrix_elements_ * tokens / number(plan.micro_rows),
           .fp8_parameters = fp8,
+          .fp8_transposed = fp8_transposed,
+          .largest_fp8 = largest_fp8,
+          .fp8_copies = plan.most_samples() > 0,
           .metric_sums = static_cast<int64_t>(PolychromicMetrics(plan, rewards, measures, of_steps).names().size())};
 }
 
@@ -282,6 +296,12 @@ int64_t CausalPlan::unmarked_groups() const {
 
 namespace {
 
+// Whether what computes a layer's rows in the forward pass, and the gradient in the backward pass, quantises them
+// (nn/fp8_rows_block.h).
+struct QuantisedBefore {
+  bool rows = false, gradient = false;
+};
+
 // Time of the passes of a step, each part by the slower of computing and moving.
 class CausalClock {
  public:
@@ -293,8 +313,8 @@ class CausalClock {
         slowdown_(product_slowdown(in.config)),
         width_(number(model.facts().hidden_size)) {}
 
-  double products = 0, adapters = 0, attention = 0, others = 0;  // ms
-  double backward = 0;                                           // of them
+  double products = 0, quantising = 0, adapters = 0, attention = 0, others = 0;  // ms
+  double backward = 0;                                                           // of them
 
   void add(const CausalPass& pass, double share) {
     share_ = share;
@@ -325,11 +345,30 @@ class CausalClock {
     note(others, times * std::max(kLeastMs, clock_.moved(bytes)), is_backward);
   }
 
+  // A frozen layer whose rows are multiplied in 8 bits. They are quantised where they are computed
+  // (`quantised_before`), or by a pass that reads them; the backward pass transposes the weight, unless it is kept so.
+  void frozen_in_8_bits(const PlannedLinear& layer, double rows, bool is_backward, bool second, bool quantised_before) {
+    const double in = second ? layer.out : layer.in, out = second ? layer.in : layer.out;
+    const double bytes = rows * in + in * out + size_ * rows * out;
+    note(products, std::max(kLeastMs, clock_.slower(2 * rows * in * out, kFp8Share, bytes)), is_backward);
+    const double pass = clock_.moved((quantised_before ? 1 : size_ + 1) * rows * in);
+    note(quantising, quantised_before ? pass : std::max(kLeastMs, pass), is_backward);
+    if (second && !in_.config.hf.fp8_transposed) {
+      note(quantising, std::max(kLeastMs, clock_.moved(2 * in * out)), is_backward);
+    }
+  }
+
   // copies: of the weight, each for some of the rows.
-  void linear(const PlannedLinear& layer, double rows, bool is_backward, bool as_forward, double copies = 1) {
+  void linear(const PlannedLinear& layer, double rows, bool is_backward, bool as_forward, double copies = 1,
+              QuantisedBefore before = {}) {
     const bool second = is_backward && !as_forward;
-    product(rows, layer.in, layer.out, second && layer.trained ? 2 : 1, is_backward, copies);
-    if (model_.quantized_values() > 0) {
+    const bool in_8_bits = multiplies_frozen_in_8_bits(in_) && rows > number(ops::kWeight8Rows);
+    if (in_8_bits) {
+      frozen_in_8_bits(layer, rows, is_backward, second, second ? before.gradient : before.rows);
+    } else {
+      product(rows, layer.in, layer.out, second && layer.trained ? 2 : 1, is_backward, copies);
+    }
+    if (model_.quantized_values() > 0 && !in_8_bits) {
       const double stored = model_.quantized_bytes() / model_.quantized_values();
       move((stored + size_) * layer.in * layer.out, 1, is_backward);
     }
@@ -346,13 +385,13 @@ class CausalClock {
   void block(const PlannedLayer& layer, const CausalPass& pass, bool is_backward, bool as_forward = false) {
     const HfModelConfig& f = model_.facts();
     const double n = pass.tokens, factor = is_backward && !as_forward ? 2 : 1;
-    linear(layer.qkv, n, is_backward, as_forward);
+    linear(layer.qkv, n, is_backward, as_forward, 1, {.rows = true, .gradient = true});
     linear(layer.o, n, is_backward, as_forward);
     if (layer.has_experts()) {
       experts(layer, n, factor, is_backward, as_forward);
     } else {
-      linear(layer.gate_up, n, is_backward, as_forward);
-      linear(layer.down, n, is_backward, as_forward);
+      linear(layer.gate_up, n, is_backward, as_forward, 1, {.rows = true, .gradient = true});
+      linear(layer.down, n, is_backward, as_forward, 1, {.rows = true});
     }
     attend(pass.rows, pass.length, factor, is_backward);
     attend(pass.answer_rows, pass.answer_length, factor, is_backward);
@@ -472,6 +511,7 @@ void CausalPlan::add_times(const PlanInput& in, Plan& plan) const {
   add("decode", sampled.decode, when + "all completions at their longest");
   add("encode", sampled.encode, when + "completions, by the sentence encoder");
   add("matrix products", clock.products, "of blocks and of the head");
+  add("quantising", clock.quantising, "rows that frozen weights multiply in 8 bits, and weights transposed");
   add("adapters", clock.adapters, "products of low rank, and their gradients");
   add("attention", clock.attention, "");
   add("norms, rotation, loss", clock.others, "what is not inside a product");
@@ -481,8 +521,9 @@ void CausalPlan::add_times(const PlanInput& in, Plan& plan) const {
 
 std::string CausalPlan::shares() const {
   return cat("rows at their full length (chat.max_length); matrix products reach ", percent(kProductShare),
-             " of its FLOP/s, attention ", percent(kCausalShare), ", decoding ", percent(kDecodeShare),
-             " of its bytes per second, no other pass takes less than ", 1e3 * kLeastMs, " us");
+             " of its FLOP/s, those in 8 bits ", percent(kFp8Share), ", attention ", percent(kCausalShare),
+             ", decoding ", percent(kDecodeShare), " of its bytes per second, no other pass takes less than ",
+             1e3 * kLeastMs, " us");
 }
 
 // All passes of a micro-batch are in one backward pass. The later one of two comes first.

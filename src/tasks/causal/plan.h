@@ -126,5 +126,7 @@ class CausalPlan : public ModelPlan {
   double matrix_elements_ = 0;
 };
 const CausalPlan& causal_plan(const PlanInput& in);
+// Whether many rows are multiplied by the frozen weights in 8 bits there (hf.fp8_products).
+bool multiplies_frozen_in_8_bits(const PlanInput& in);
 
 }  // namespace hrm::tasks

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/fp8_linears.h"
 #include "hrm/tasks/generation.h"
 #include "tasks/causal/plan.h"
 
@@ -68,32 +69,38 @@ class CausalBlock {
     const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_;
     const double rows = layer.has_experts() ? model_.expert_rows(n) : n;
     const double of_rows = layer.has_experts() ? 2 * rows * number(facts_.hidden_size) * size_ : 0;
-    return unit + std::max(3 * rows * layer.down.in * size_ + of_rows,
-                           (pass_.shared ? 2 : 1) * n * layer.qkv.out * size_ + n * layer.o.in * size_);
+    const double cast = layer.in_8_bits() && !in_.fp8_copies ? size_ * number(in_.largest_fp8) : 0;
+    return cast + unit +
+           std::max(3 * rows * layer.down.in * size_ + of_rows,
+                    (pass_.shared ? 2 : 1) * n * layer.qkv.out * size_ + n * layer.o.in * size_);
   }
 
  private:
   // nn/fp8_block.cpp and ops/quantized/fp8_linear.cpp: of what a product in 8 bits reads, one byte of each value is
-  // kept. All weights are trained.
+  // kept, or none where the backward pass computes it again. All weights are trained.
   CausalBlockMemory in_8_bits(const PlannedLayer& layer) const {
     const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_, rstd = n * kWide;
     const double act = n * layer.down.in * size_, behind = facts_.form.norms_behind ? unit : 0;
     const auto read = [&](const PlannedLinear& linear) { return n * linear.in * (linear.fp8 ? 1 : size_); };
+    const bool fuses = in_.config.precision.fp8_scaling != config::Fp8Scaling::rows && behind == 0;
+    const bool fused_qkv = fuses && layer.qkv.fp8 && !facts_.form.wide_qk_norm && !pass_.shared;
     CausalBlockMemory m;
     // With norms behind, products alone read the residual streams: neither the block's input, which the block before
     // counts, nor the one in the middle is kept.
-    m.mixing = read(layer.qkv) + rstd + attention(layer) + unit + behind;
+    m.mixing = (fused_qkv ? 0 : read(layer.qkv)) + rstd + attention(layer) + unit + behind;
     if (behind > 0) m.mixing -= (layer.qkv.fp8 ? unit : 0) + (layer.gate_up.fp8 ? unit : 0);
     if (layer.has_experts()) {
       m.feed_forward = experts(layer) + rstd + unit + behind;
       m.backward_feed_forward = unit + experts_backward(layer);
     } else {
       // The fused half computes the activation again.
-      const bool fused = layer.gate_up.fp8 && layer.down.fp8 && !facts_.form.gelu_gate && behind == 0;
+      const bool fused = fuses && layer.gate_up.fp8 && layer.down.fp8 && !facts_.form.gelu_gate;
       m.feed_forward =
-          read(layer.gate_up) + rstd + behind + (facts_.form.gelu_gate ? 3 : 2) * act + (fused ? 0 : read(layer.down));
-      // Gradients of the activation, and of its result and of gates and ups in 8 bits, twice each.
-      m.backward_feed_forward = act + unit + 2 * n * (number(facts_.hidden_size) + 3 * layer.down.in);
+          rstd + behind + (facts_.form.gelu_gate ? 3 : 2) * act + (fused ? 0 : read(layer.gate_up) + read(layer.down));
+      // Gradients of the activation, and of its result and of gates and ups in 8 bits, twice each; or, later, also of
+      // what gate_up read, beside a transposed weight.
+      const double eights = 2 * n * (number(facts_.hidden_size) + 3 * layer.down.in);
+      m.backward_feed_forward = std::max(act, layer.gate_up.in * layer.gate_up.out) + unit + eights;
     }
     m.output = unit;
     m.backward_mixing = attention_backward();
@@ -133,7 +140,9 @@ class CausalBlock {
     // What o_proj reads, where that is a tensor of its own.
     const bool dropped = in_.config.lora.dora && in_.config.lora.dropout > 0 && layer.o.targets > 0;
     if (layer.o.fp8) {
-      kept += n * q;
+      const bool again = in_.config.precision.fp8_scaling != config::Fp8Scaling::rows && !pass_.shared &&
+                         layer.o.in * layer.o.out >= number(nn::kFp8WideWeight);
+      kept += again ? 0 : n * q;
     } else if (dropped || (pass_.shared && layer.o.keeps_input())) {
       kept += n * q * size_;
     }
@@ -343,6 +352,9 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
   const double T = number(plan.padded(positions_)), room = number(cache_positions_);
   memory.add("positions", kWide * room * number(facts_.head_dim), "sines and cosines, fp32");
   memory.add("dequantised layer", size * largest_quantized_, "a workspace that quantised layers share");
+  if (multiplies_frozen_in_8_bits(in) && config.hf.fp8_transposed) {
+    memory.add("transposed weights", quantized_values_, "of the quantised layers, for the backward pass");
+  }
   const double answers = number(plan.most_samples());
   double data = number(plan.rows) * T * (config.chat.packing ? 20 : 16) + answers * room * 20;
   if (config.polychromic.share_prompts != config::SharedPrompts::off &&

@@ -24,7 +24,7 @@ std::unique_ptr<Fp8Blocks> open_fp8(const config::Config& config, const Runtime&
             weight.size(0), " values, but fp8 needs multiples of 16; skip it by precision.fp8_skip=", layer.name,
             ", or set precision.blocks to same");
   }
-  return std::make_unique<Fp8Blocks>(config.precision, *lm.model);
+  return std::make_unique<Fp8Blocks>(config.precision, *lm.model, /*keeps_copies=*/plan.most_samples() > 0);
 }
 
 }  // namespace

@@ -165,6 +165,10 @@ void check_causal(const Checker& check) {
   check_fake_quantize(check, c);
   check_polychromic(check, c);
   check_fp8_blocks(check);
+  if (!c.hf.fp8_products) {
+    check.refuse_unread({"hf.fp8_transposed"}, "hf.fp8_products", "has no products in 8 bits",
+                        "set hf.fp8_products to true");
+  }
   check.require(c.precision.blocks != BlockPrecision::fp8 || c.lora.r == 0, check.at("precision.blocks"),
                 " trains all weights of the blocks, but ", check.at("lora.r"),
                 " freezes them; set hf.quantize to fp8 for frozen weights in 8 bits and leave precision.blocks out, or "

@@ -46,9 +46,9 @@ class LanguageClock {
     }
   }
 
-  // The copies of the weights in 8 bits: their maxima, then the values as they stand and transposed.
-  void weights() {
-    if (fp8_ > 0) quantising += clock_.moved((2 * size() + 2) * static_cast<double>(in_.fp8_parameters));
+  // The weights in 8 bits: the maxima and the values of fp32 masters; and, for each backward pass, transposed.
+  void weights(double backward_passes) {
+    if (fp8_ > 0) quantising += clock_.moved((9 + 2 * backward_passes) * static_cast<double>(in_.fp8_parameters));
   }
 
   void head(double rows) {
@@ -73,6 +73,8 @@ class LanguageClock {
   // Whether blocks quantise where they compute (nn/fp8_block.h), and not by passes of their own.
   bool fuses() const { return in_.config.precision.fp8_scaling == config::Fp8Scaling::delayed; }
 
+  bool by_rows() const { return in_.config.precision.fp8_scaling == config::Fp8Scaling::rows; }
+
   // A linear layer of a token block, whose products are in 8 bits where fp8 is on. What it multiplies by its weight,
   // its input or the gradient of its output, is read and written twice by a pass of its own, unless what comes before
   // it does that.
@@ -86,7 +88,8 @@ class LanguageClock {
     note(products, eights * passes * factor * ms, is_backward);
     const double values = rows * (is_backward ? out : in);
     if (quantised_before && fuses()) return;
-    note(quantising, eights * passes * std::max(kLeastMs, clock_.moved((size() + 2) * values)), is_backward);
+    const double written = is_backward || by_rows() ? 2 : 1;  // as it stands, and transposed
+    note(quantising, eights * passes * std::max(kLeastMs, clock_.moved((size() + written) * values)), is_backward);
     if (fuses()) return;
     note(quantising, eights * passes * std::max(kLeastMs, clock_.moved(size() * values)), is_backward);
   }
@@ -95,6 +98,11 @@ class LanguageClock {
   void gate_in_8_bits(double n, double times, bool is_backward) {
     if (is_backward) return pass((3 * size() + 5) * n * w_.inner, fp8_ * times, true);
     if (w_.model > 2048) pass((2 * size() + 1) * n * w_.inner, fp8_ * times, false);
+  }
+  // What the backward pass quantises once more, transposed only, since it was not kept.
+  void again(double values, double times) {
+    if (fp8_ > 0 && !by_rows())
+      note(quantising, fp8_ * times * std::max(kLeastMs, clock_.moved((size() + 1) * values)), true);
   }
   void pass(double bytes, double times, bool is_backward) {
     note(others, times * std::max(kLeastMs, clock_.moved(bytes)), is_backward);
@@ -120,6 +128,7 @@ class LanguageClock {
     const double fp8 = s.reads == BlockStack::Reads::memory ? std::exchange(fp8_, 0) : fp8_;
     layer(n, w_.model, w_.queries + 2 * w_.values, passes, factor, is_backward, !is_backward || !in_.config.lm.qk_norm);
     layer(n, w_.queries, w_.model, passes, factor, is_backward);
+    if (is_backward && w_.queries * w_.model >= static_cast<double>(nn::kFp8WideWeight)) again(n * w_.queries, passes);
     attend(s, s.keys, passes * factor, is_backward);
     if (s.cross) {
       layer(n, w_.model, w_.queries, passes, factor, is_backward);
@@ -129,6 +138,7 @@ class LanguageClock {
     }
     pass(2 * qk, passes * factor, is_backward);                        // rotation
     pass(2 * unit, (s.cross ? 3 : 2) * passes * factor, is_backward);  // norms
+    if (is_backward) again(n * w_.model, 2 * passes);
     if (has_experts(in_, s, layer_index)) {
       experts(n, passes, factor, is_backward);
     } else {
@@ -285,7 +295,7 @@ double fp8_gain_ms(const PlanInput& in, int64_t micro) {
   LanguageClock eights(in), weights(in), wide(in, /*with_fp8=*/false);
   add_blocks(eights, p);
   add_blocks(wide, p);
-  weights.weights();
+  weights.weights(micro_batches);
   return wide.blocks() - eights.blocks() - weights.quantising / micro_batches;
 }
 
@@ -301,16 +311,16 @@ std::string why_fp8_does_not_pay(const PlanInput& in, int64_t micro) {
 void LanguagePlan::add_times(const PlanInput& in, Plan& plan) const {
   const auto rows = static_cast<double>(in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
   const LanguagePasses p = language_passes(in, rows);
+  const int64_t micro = in.config.train.micro_batch_size;
   LanguageClock clock(in);
   add_blocks(clock, p);
   plan.backward_ms = clock.backward;
-  clock.weights();
+  clock.weights(micro > 0 ? rows / static_cast<double>(micro) : 1);
   clock.head(p.answers * rows * (p.decoder.length - p.prefix));
   plan.time.push_back({"matrix products", clock.products,
                        in_fp8(in) ? cat("of blocks, ", percent(in.fp8_share), " of them in 8 bits, and of the head")
                                   : "of blocks and of the head"});
   if (in_fp8(in)) {
-    const int64_t micro = in.config.train.micro_batch_size;
     const std::string no_gain = why_fp8_does_not_pay(in, micro > 0 ? micro : static_cast<int64_t>(rows));
     plan.time.push_back(
         {"quantising", clock.quantising, no_gain.empty() ? "8-bit copies of inputs, gradients and weights" : no_gain});
@@ -364,7 +374,12 @@ Fp8Parameters fp8_parameters(models::LanguageModel& model, const config::Precisi
   int64_t all = 0;
   const auto layers = models::token_linears(model);
   for (const auto& layer : layers) all += layer.linear->weight().numel();
-  for (const auto& layer : nn::without_skipped(layers, precision.fp8_skip)) out.count += layer.linear->weight().numel();
+  for (const auto& layer : nn::without_skipped(layers, precision.fp8_skip)) {
+    const int64_t values = layer.linear->weight().numel();
+    out.count += values;
+    if (values < nn::kFp8WideWeight) out.transposed += values;
+    out.largest = std::max(out.largest, values);
+  }
   out.share = all > 0 ? static_cast<double>(out.count) / static_cast<double>(all) : 0;
   return out;
 }
@@ -380,6 +395,8 @@ ModelOutline LanguagePlan::outline(const config::Config& config) const {
           .flops_per_sample = models::training_flops_per_row(config, sizes_),
           .fp8_parameters = fp8.count,
           .fp8_share = fp8.share,
+          .fp8_transposed = fp8.transposed,
+          .largest_fp8 = fp8.largest,
           .metric_sums = static_cast<int64_t>(language_metric_names(config, *model).size())};
 }
 

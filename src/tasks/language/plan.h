@@ -25,6 +25,8 @@ bool in_fp8(const PlanInput& in);     // precision.blocks
 struct Fp8Parameters {
   int64_t count = 0;
   double share = 0;
+  int64_t transposed = 0;  // of `count`: of narrow layers, which are kept transposed, too
+  int64_t largest = 0;     // of one layer
 };
 Fp8Parameters fp8_parameters(models::LanguageModel& model, const config::PrecisionConfig& precision);
 // Milliseconds that fp8 blocks save of a micro-batch of `micro` rows, less than 0 where they cost more than they save.

@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hrm/nn/fp8_linears.h"
 #include "hrm/ops/moe.h"
 
 namespace hrm::tasks {
 namespace {
 
 constexpr double kWide = 4;  // bytes of what is computed in float32 whatever the compute dtype is
+
+// With scales of rows, fp8 layers keep their inputs in 8 bits. Otherwise they are computed again.
+bool by_rows(const PlanInput& in) {
+  return in.config.precision.fp8_scaling == config::Fp8Scaling::rows;
+}
 
 // The feed-forward part of a block, and the gradients of its backward pass.
 struct FeedForwardMemory {
@@ -20,10 +26,15 @@ FeedForwardMemory swiglu_memory(const PlanInput& in, double positions, const Lan
                                 bool fp8 = false) {
   const double act = positions * w.inner * size;
   // In 8 bits (nn/fp8_block.cpp): the activation is computed again from gate_up. Its gradient exists, and the gradient
-  // of gate_up is in memory twice, both in 8 bits, beside the activation's transpose.
+  // of gate_up is in memory twice, both in 8 bits, beside the transposes of the activation and of the gradient that the
+  // block began with. Later the gradient of what gate_up read, and a transposed weight.
   if (fp8) {
     const double act8 = positions * w.inner;
-    return {.kept = 2 * act, .backward = act + 5 * act8, .plain = 3 * act};
+    const double unit8 = w.inner * w.model < static_cast<double>(nn::kFp8WideWeight) ? positions * w.model : 0;
+    const double second = 4 * act8 + unit8 + positions * w.model * size + 2 * w.model * w.inner;
+    return {.kept = 2 * act + (by_rows(in) ? act8 : 0),
+            .backward = std::max(act + 5 * act8 + unit8, second),
+            .plain = 3 * act};
   }
   // Our kernels put the gate into the products, so that the activation has no gradient in memory.
   const bool fused = size < 4 && in.gpu.capability == 90;
@@ -92,15 +103,17 @@ BlockMemory modern_block(const PlanInput& in, const BlockStack& s, int64_t layer
   const LanguageWidths w = language_widths(in);
   const double size = element_size(in.config), positions = s.positions(), unit = positions * w.model * size;
   const double rstd = positions * kWide, qkv = positions * (w.queries + 2 * w.values) * size;
-  // Of what only linear layers read, 8-bit values are kept in place of itself.
+  // Of what only linear layers read, the norms' results and those of attention, nothing is kept, or 8-bit values.
   const bool fp8 = in_fp8(in) && s.reads != BlockStack::Reads::memory;
-  const double read = fp8 ? positions * w.model : unit;
+  const double kept8 = by_rows(in) ? positions : 0, read = fp8 ? kept8 * w.model : unit;
   BlockMemory m;
   m.mixing = read + rstd + qkv + attention_kept(s, w, size, s.mask > 0) + unit;
-  if (fp8) m.mixing += positions * w.queries;  // the mixed values in 8 bits, beside those that attention keeps
+  const bool wide = w.queries * w.model >= static_cast<double>(nn::kFp8WideWeight) && !by_rows(in);
+  if (fp8 && !wide) m.mixing += positions * w.queries;
   if (in.config.lm.qk_norm) m.mixing += positions * (w.queries + w.values) * size;
   if (s.cross) {
-    m.mixing += unit + rstd + positions * w.queries * size + attention_kept(s, w, size, false) + unit;
+    m.mixing += (fp8 ? positions * (w.model + (wide ? 0 : w.queries)) : unit) + rstd + positions * w.queries * size +
+                attention_kept(s, w, size, false) + unit;
     m.mixing += s.rows * s.memory * 2 * w.values * size;
   }
   const bool experts = has_experts(in, s, layer);
@@ -110,7 +123,11 @@ BlockMemory modern_block(const PlanInput& in, const BlockStack& s, int64_t layer
   m.output = unit;
   m.backward_feed_forward = mlp.backward;
   m.backward_mixing = attention_backward_bytes(positions, w, size);
-  m.plain = 2 * unit + std::max(mlp.plain, qkv + positions * w.queries * size);
+  if (fp8) {
+    // A weight in the compute dtype, for a pass that is not recorded.
+    m.plain += size * static_cast<double>(in.largest_fp8);
+  }
+  m.plain += 2 * unit + std::max(mlp.plain, qkv + positions * w.queries * size);
   return m;
 }
 

@@ -43,13 +43,14 @@ PlannedOptimizer planned_optimizer(const PlanInput& in) {
   PlannedOptimizer out;
   if (in.config.optim.name == config::OptimizerKind::muon) {
     add_muon(in, out);
+    out.moved -= 2 * static_cast<double>(in.cast_parameters());
     return out;
   }
   const size_t moments = optim::moment_names(in.config.optim.name).size();
   const auto n = static_cast<double>(in.parameters);
   out.state = 4 * static_cast<double>(moments) * n;
   out.note = moments == 1 ? "one moment in fp32" : "two moments in fp32";
-  out.moved = n * bytes_per_value(moments, in.config.optim.ema > 0);
+  out.moved = n * bytes_per_value(moments, in.config.optim.ema > 0) - 2 * static_cast<double>(in.cast_parameters());
   return out;
 }
 

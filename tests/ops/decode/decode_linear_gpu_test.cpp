@@ -81,6 +81,113 @@ TEST(DecodeLinearGpu, Ahead) {
   }
 }
 
+// Weights in 8 bits by tiles and by the kernel for few rows: rounds of the ring of stages, sums and columns that do not
+// fill the last tile, both sides of the most rows, and sizes that neither takes.
+TEST(DecodeLinearGpu, Weights8AgainstFloat64) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  for (const at::ScalarType format : {at::kFloat8_e4m3fn, at::kChar}) {
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+      for (const int64_t rows : {1, 8, 12, 31, 48, 65, 96, 97, 128, 129}) {
+        if (dtype == at::kHalf && rows % 16 != 0) continue;
+        for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{2048, 1024},
+                                           {1040, 2056},
+                                           {6160, 344},
+                                           {20000, 112},
+                                           {256, 8184},
+                                           {528, 7000},
+                                           {80, 29200},
+                                           {768, 96},
+                                           {1032, 2056},
+                                           {1024, 2049}}) {
+          expect_good_decode_linear8(rows, inner, width, dtype, format, at::kCUDA);
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, Weights8OfEveryNumberOfRows) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const auto& [format, inner, width, around] :
+       {std::tuple<at::ScalarType, int64_t, int64_t, Around>{at::kFloat8_e4m3fn, 2048, 1024, Around::residual},
+        {at::kChar, 1040, 2056, Around::norm_and_gate},
+        {at::kFloat8_e4m3fn, 12304, 176, Around::nothing}}) {
+    const DecodeLinearInput all =
+        in_8_bits(decode_linear_input(128, inner, width, around, at::kBFloat16, at::kCUDA), format);
+    const at::Tensor wanted = all.run();
+    expect_good(all, cat(format, " ", describe(all, around)));
+    for (int64_t rows = 1; rows <= 128; ++rows) {
+      const int64_t first = 128 - rows;
+      expect_same_bits(rows_of(all, first, rows).run(), wanted.narrow(0, first, rows),
+                       cat(format, " ", inner, " -> ", width, ", ", rows, " rows"));
+    }
+  }
+}
+
+// By the product's epilogue and, where a slice or a rank does not fit or the weight is small, by an op of its own.
+TEST(DecodeLinearGpu, AdaptersAgainstFloat64) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  for (const int bits : {16, 8}) {
+    for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{2048, 1024}, {1040, 2056}, {8208, 264}, {768, 96}}) {
+      for (const int64_t rows : {1, 12, 33, 128}) {
+        for (const auto& [rank, slices, scale] :
+             {std::tuple<int64_t, int64_t, double>{16, 1, 1}, {8, 3, 0.5}, {64, 2, 2}, {4, 1, 1}, {16, 9, 1}}) {
+          for (const Around around : {Around::nothing, Around::norm_and_residual, Around::norm_and_gate}) {
+            DecodeLinearInput in = decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA);
+            if (bits == 8) in = in_8_bits(in, at::kFloat8_e4m3fn);
+            in = with_adapter(in, rank, slices, scale);
+            expect_good(in, cat(describe(in, around), ", rank ", rank, ", ", slices, " slices"));
+          }
+        }
+      }
+    }
+  }
+}
+
+// Weights in 8 bits and adapters, of the first product, the second or both; a small second product, too.
+TEST(DecodeLinearGpu, Weights8Ahead) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  const bool hopper = at::cuda::getCurrentDeviceProperties()->major == 9;
+  for (const auto& [inner, width, next] :
+       {std::tuple<int64_t, int64_t, int64_t>{2048, 1024, 4096}, {1040, 2064, 1096}, {2064, 1040, 48}}) {
+    for (const int64_t rows : {1, 12, 65, 128}) {
+      for (const int kind : {1, 2, 3}) {
+        for (const bool adapts : {false, true}) {
+          DecodeChain chain = decode_chain(rows, inner, width, next, kind == 3, at::kBFloat16, at::kCUDA);
+          if (kind & 1) chain.first = in_8_bits(chain.first, at::kFloat8_e4m3fn);
+          if (kind & 2) chain.second = in_8_bits(chain.second, at::kChar);
+          if (adapts) {
+            chain.first = with_adapter(chain.first, 16, 1, 0.5);
+            chain.second = with_adapter(chain.second, 16, 3, 1);
+          }
+          expect_good_decode_chain(
+              chain, hopper, cat(rows, " rows, ", inner, " -> ", width, " -> ", next, " kind ", kind, " ", adapts));
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, ARowWithAnAdapterAloneGivesTheSameBits) {
+  HRM_NEEDS_GPU();
+  for (const Around around : {Around::residual, Around::gate}) {
+    const DecodeLinearInput all = with_adapter(
+        in_8_bits(decode_linear_input(128, 2048, 1032, around, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn), 16, 3,
+        0.7);
+    const at::Tensor wanted = all.run();
+    for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {100, 17}, {3, 33}, {60, 65}}) {
+      expect_same_bits(rows_of(all, first, rows).run(), wanted.narrow(0, first, rows), cat(first, " ", rows));
+    }
+  }
+}
+
 TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsAhead) {
   HRM_NEEDS_GPU();
   const DecodeChain all = decode_chain(128, 3072, 1024, 3072, true, at::kBFloat16, at::kCUDA);
@@ -99,6 +206,7 @@ TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsAhead) {
 TEST(DecodeLinearGpu, BadInput) {
   HRM_NEEDS_GPU();
   expect_decode_linear_to_name_bad_input(at::kCUDA);
+  expect_decode_linear_to_name_bad_weights(at::kCUDA);
 }
 
 // Rows that are normalised in the product's kernel are those of the norm's own, and what reads the weight early gives

@@ -84,7 +84,16 @@ inline void check_norm_fp8(int64_t rows, int64_t width, at::ScalarType dtype, bo
   EXPECT_EQ(ours.y.transposed.defined(), transposed) << what;
   expect_pair(ours.y, y, slot, false, what);
   EXPECT_TRUE(at::allclose(ours.rstd, rstd, 1e-5, 0)) << what;
+  // Computed again, the same bits, and the slot stays as it is.
+  const auto again = [&](const Fp8Normed& normed, const char* scale) {
+    const at::Tensor before = normed.y.slot.clone();
+    const at::Tensor across = weighted_rms_norm_transposed_fp8(x, weight, normed.rstd, normed.y.slot);
+    expect_same_bits(across.view(at::kByte), normed.y.values.view(at::kByte).t().contiguous(), what + scale);
+    expect_same_bits(normed.y.slot, before, what + scale);
+  };
+  again(ours, ", again");
   const Fp8Normed now = weighted_rms_norm_fp8(x, weight, 1e-5, slot, transposed, 1);
+  again(now, ", again by a current scale");
   expect_pair({now.y.values, now.y.transposed, slot}, y, now.y.slot, false, what + ", current");
 }
 

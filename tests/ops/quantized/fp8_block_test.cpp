@@ -38,6 +38,8 @@ TEST(Fp8Block, RefusesWhatDoesNotFit) {
                  {"hrm::weighted_rms_norm_fp8", "x must be a matrix", "[2, 16, 48]"});
   expect_message(error_of([&] { weighted_rms_norm_fp8(x, weight, 1e-5, at::ones({4}), true); }),
                  {"hrm::weighted_rms_norm_fp8", "8 contiguous"});
+  expect_message(error_of([&] { weighted_rms_norm_transposed_fp8(x, weight, at::ones({31}), slot); }),
+                 {"hrm::weighted_rms_norm_transposed_fp8", "rstd must be 32", "[31]"});
   expect_message(error_of([&] { swiglu_fp8(x.to(at::kDouble), slot); }), {"hrm::swiglu_fp8", "gate_up must be"});
   expect_message(error_of([&] { swiglu_backward_fp8(x, x, slot, true, slot, true, true); }), {"[32, 48]"});
   expect_message(error_of([&] { swiglu_backward_fp8(x.narrow(1, 0, 24), x, slot, true, slot, true, true, -1); }),
@@ -46,11 +48,11 @@ TEST(Fp8Block, RefusesWhatDoesNotFit) {
   const at::Tensor q = normal({2, 16, 4, 16}, 1, at::kBFloat16, at::kCPU);
   expect_message(error_of([&] { qkv_heads_backward_fp8(q, q.narrow(1, 0, 8), q, {}, {}, slot, true, true); }),
                  {"qkv_heads_backward", "[2, 8, 4, 16]"});
-  expect_message(error_of([&] {
-                   fp8_linear_swiglu({x.to(at::kFloat8_e5m2), {}, slot}, {x.to(at::kFloat8_e4m3fn), {}, slot}, slot,
-                                     at::kBFloat16);
-                 }),
-                 {"hrm::fp8_linear_swiglu", "must be e4m3"});
+  expect_message(
+      error_of([&] {
+        fp8_linear_swiglu({x.to(at::kFloat8_e5m2), {}, slot}, {x.to(at::kFloat8_e4m3fn), slot}, slot, at::kBFloat16);
+      }),
+      {"hrm::fp8_linear_swiglu", "must be e4m3"});
   const Fp8LinearCase c = make_fp8_linear(32, 48, 64, at::kBFloat16, true, at::kCPU);
   expect_message(error_of([&] { fp8_linear(c.x, c.weight, c.x_slot, c.grad_slot, true, c.master, {}, {}, c.x); }),
                  {"hrm::fp8_product", "residual must be", "[32, 64]", "[32, 48]"});

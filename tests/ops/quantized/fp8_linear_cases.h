@@ -142,15 +142,18 @@ inline void check_scale_now(int64_t rows, int64_t columns, at::ScalarType dtype,
 
 // Weights of several sizes, among them one of zeros, each by its own scale.
 inline void check_weights(const std::vector<std::vector<int64_t>>& sizes, at::ScalarType dtype, at::Device device) {
-  std::vector<at::Tensor> weights, values, transposed;
+  std::vector<at::Tensor> weights, masters, values, transposed;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    weights.push_back(normal(sizes[i], i + 1, dtype, device) * (i == 1 ? 0.0 : 0.1 * static_cast<double>(i + 1)));
+    masters.push_back(normal(sizes[i], i + 1, at::kFloat, device) * (i == 1 ? 0.0 : 0.1 * static_cast<double>(i + 1)));
+    weights.push_back(masters[i].to(dtype));
     values.push_back(at::empty(sizes[i], weights[i].options().dtype(at::kFloat8_e4m3fn)));
-    transposed.push_back(at::empty({sizes[i][1], sizes[i][0]}, values[i].options()));
+    const auto across = i % 3 == 0 ? std::vector<int64_t>{0} : std::vector<int64_t>{sizes[i][1], sizes[i][0]};
+    transposed.push_back(at::empty(across, values[i].options()));
   }
   const at::Tensor slots = make_fp8_wide_slots(static_cast<int64_t>(sizes.size()), false, device);
   for (int round = 0; round < 2; ++round) {
-    quantize_fp8_weights_(weights, values, transposed, slots);
+    // Once from the weights, and once from masters that are rounded to them.
+    quantize_fp8_weights_(round == 0 ? weights : masters, values, transposed, slots, dtype);
     for (size_t i = 0; i < sizes.size(); ++i) {
       const std::string what = cat(dtype, " weight ", i, ", ", weights[i].sizes(), ", round ", round);
       const float amax = weights[i].abs().max().to(at::kFloat).item<float>();
@@ -161,6 +164,7 @@ inline void check_weights(const std::vector<std::vector<int64_t>>& sizes, at::Sc
       const at::Tensor fresh = slot.clone();
       const auto [want, across] = quantize_fp8_pair(weights[i], fresh, false);
       expect_same_bits(values[i].view(at::kByte), want.view(at::kByte), what);
+      if (i % 3 == 0) continue;
       expect_same_bits(transposed[i].view(at::kByte), across.view(at::kByte), what + ", transposed");
     }
   }
@@ -168,7 +172,7 @@ inline void check_weights(const std::vector<std::vector<int64_t>>& sizes, at::Sc
 
 struct Fp8LinearCase {
   at::Tensor x, grad_y, master;  // x and grad_y of the compute dtype, master float32
-  Fp8Copies weight;
+  Fp8Weight weight;
   at::Tensor x_slot, grad_slot;
   bool e5m2 = true;
 };
@@ -192,11 +196,32 @@ struct Fp8LinearResult {
 };
 
 // Ours; the weight's gradient is added to a buffer that holds 0.5.
-inline Fp8LinearResult run_fp8_linear(const Fp8LinearCase& c, std::optional<double> margin = std::nullopt) {
+inline Fp8LinearResult run_fp8_linear(const Fp8LinearCase& c, std::optional<double> margin = std::nullopt,
+                                      bool x_is_kept = false) {
   const at::Tensor x = c.x.detach().clone().requires_grad_(), master = c.master.detach().clone().requires_grad_();
   const at::Tensor grad = at::full_like(c.master, 0.5);
-  const at::Tensor y = fp8_linear(x, c.weight, c.x_slot, c.grad_slot, c.e5m2, master, grad, margin);
+  const at::Tensor y = fp8_linear(x, c.weight, c.x_slot, c.grad_slot, c.e5m2, master, grad, margin, {}, x_is_kept);
   return {y.detach(), torch::autograd::grad({y}, {x}, {c.grad_y})[0], grad};
+}
+
+// Whether x and the weight's transpose are kept in 8 bits or made again: the same bits, and the same maxima.
+inline void check_x_is_kept(int64_t rows, int64_t in, int64_t out, at::ScalarType dtype, at::Device device) {
+  for (const std::optional<double> margin : {std::optional<double>(), std::optional(1.0)}) {
+    const std::string what = cat(dtype, margin ? " current" : " delayed");
+    const Fp8LinearCase a = make_fp8_linear(rows, in, out, dtype, true, device),
+                        kept = make_fp8_linear(rows, in, out, dtype, true, device);
+    Fp8LinearCase b = kept;
+    b.weight.transposed.reset();  // and the weight is transposed where it is read
+    const Fp8LinearResult want = run_fp8_linear(a, margin), got = run_fp8_linear(b, margin, /*x_is_kept=*/true);
+    expect_same_bits(got.y, want.y, what + " y");
+    expect_same_bits(got.grad_x, want.grad_x, what + " gradient of x");
+    expect_same_bits(got.grad_weight, want.grad_weight, what + " gradient of weight");
+    expect_same_bits(b.x_slot.narrow(0, 0, 5), a.x_slot.narrow(0, 0, 5), what + " slot");
+    const Fp8Counts once = fp8_counts(a.x_slot.unsqueeze(0)), twice = fp8_counts(b.x_slot.unsqueeze(0));
+    EXPECT_EQ(once.rows.item<int64_t>(), margin ? 0 : rows) << what;
+    EXPECT_TRUE(at::equal(twice.rows, 2 * once.rows)) << what;
+    EXPECT_TRUE(at::equal(twice.clamped, 2 * once.clamped)) << what << ": the share is the same";
+  }
 }
 
 // The three products of the values that the 8-bit copies stand for, in float64.

@@ -45,6 +45,13 @@ TEST(Fp8LinearGpu, ThreeProductsOfWhatTheValuesStandFor) {
   }
 }
 
+TEST(Fp8LinearGpu, WhatIsKeptAnywayIsQuantisedAgain) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    check_x_is_kept(1040, 256, 512, dtype, at::kCUDA);
+  }
+}
+
 TEST(Fp8LinearGpu, CurrentScalesAreThoseOfTheTensors) {
   HRM_NEEDS_GPU();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {

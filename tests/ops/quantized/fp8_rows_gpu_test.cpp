@@ -123,7 +123,7 @@ TEST(Fp8RowsGpu, TheReferenceQuantisesTheSameRows) {
   }
 }
 
-// What is not multiplied in 8 bits is what it was: int8, few rows, sizes that are no multiples of 16, float32.
+// What is not multiplied in 8 bits is what it was: int8, few rows, weights whose sizes are no multiples of 16, float32.
 TEST(Fp8RowsGpu, OtherProductsDequantise) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
@@ -133,8 +133,8 @@ TEST(Fp8RowsGpu, OtherProductsDequantise) {
   };
   for (const Case& c :
        {Case{48, 64, 80, at::kBFloat16, at::kChar}, Case{32, 64, 80, at::kBFloat16, at::kFloat8_e4m3fn},
-        Case{40, 64, 80, at::kBFloat16, at::kFloat8_e4m3fn}, Case{48, 72, 80, at::kBFloat16, at::kFloat8_e4m3fn},
-        Case{48, 64, 72, at::kBFloat16, at::kFloat8_e4m3fn}, Case{48, 64, 80, at::kFloat, at::kFloat8_e4m3fn}}) {
+        Case{48, 72, 80, at::kBFloat16, at::kFloat8_e4m3fn}, Case{48, 64, 72, at::kBFloat16, at::kFloat8_e4m3fn},
+        Case{48, 64, 80, at::kFloat, at::kFloat8_e4m3fn}}) {
     const std::string what = cat(c.format, " ", c.dtype, " ", c.rows, " x ", c.in, " -> ", c.out);
     const at::Tensor x = normal({c.rows, c.in}, 1, c.dtype, at::kCUDA),
                      grad = normal({c.rows, c.out}, 2, c.dtype, at::kCUDA);

@@ -181,4 +181,26 @@ inline void expect_nf4_is_its_reference(at::IntArrayRef sizes, at::Device device
   }
 }
 
+// Beside float64 products with the dequantised weight. sizes: rows, in, out.
+inline void expect_good_linear_nf4(at::Device device, const std::vector<std::vector<int64_t>>& sizes) {
+  const at::NoGradGuard no_grad;
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const std::vector<int64_t>& s : sizes) {
+      for (const bool twice : {true, false}) {
+        const int64_t rows = s[0], in = s[1], out = s[2];
+        const std::string what = cat(dtype, " ", at::IntArrayRef(s), twice ? "" : ", float32 magnitudes");
+        const at::Tensor weight = normal({out, in}, 1, at::kFloat, device) / std::sqrt(static_cast<double>(in));
+        const Nf4Tensor q = nf4_quantize(weight, twice);
+        const at::Tensor plain = nf4_dequantize(q, {out, in}, dtype), workspace = at::empty_like(plain);
+        ASSERT_TRUE(at::isfinite(plain).all().item<bool>()) << what;  // and the device is waited for
+        const at::Tensor x = normal({rows, in}, 2, dtype, device), residual = normal({rows, out}, 3, dtype, device);
+        const at::Tensor exact = at::linear(x.to(at::kDouble), plain.to(at::kDouble));
+        expect_as_good(linear_nf4(x, q, workspace), at::linear(x, plain), exact, what, 8);
+        expect_as_good(linear_nf4(x, q, workspace, residual), at::linear(x, plain) + residual,
+                       exact + residual.to(at::kDouble), what + ", added", 8);
+      }
+    }
+  }
+}
+
 }  // namespace hrm::ops::testing

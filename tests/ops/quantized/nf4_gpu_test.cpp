@@ -69,5 +69,37 @@ TEST(Nf4Gpu, Captured) {
   }
 }
 
+// Both sides of what the kernel for few rows takes; narrow and wide results, sums of one part and of several rounds.
+TEST(Nf4Gpu, Products) {
+  HRM_NEEDS_GPU();
+  const WithoutTf32 without;
+  expect_good_linear_nf4(at::kCUDA, {{1, 64, 8},
+                                     {1, 1024, 1024},
+                                     {5, 192, 7},
+                                     {8, 1088, 1543},
+                                     {9, 2112, 33},
+                                     {16, 4096, 1536},
+                                     {17, 64, 3072},
+                                     {32, 3072, 1552},
+                                     {33, 64, 40},
+                                     {4, 96, 40},
+                                     {3, 12288, 17},
+                                     {0, 64, 8}});
+}
+
+TEST(Nf4Gpu, RowsDoNotDependOnEachOther) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const int64_t out : {1024, 2048}) {
+    const Nf4Tensor q = nf4_quantize(normal({out, 1024}, 1, at::kBFloat16, at::kCUDA));
+    const at::Tensor workspace = nf4_dequantize(q, {out, 1024}, at::kBFloat16);
+    ASSERT_TRUE(at::isfinite(workspace).all().item<bool>());
+    const at::Tensor x = normal({32, 1024}, 2, at::kBFloat16, at::kCUDA), all = linear_nf4(x, q, workspace);
+    for (const int64_t rows : {1, 8, 9, 16, 20}) {
+      expect_same_bits(linear_nf4(x.narrow(0, 3, rows), q, workspace), all.narrow(0, 3, rows), cat(out, " ", rows));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hrm::ops

@@ -140,5 +140,48 @@ TEST(Nf4, NamesWhatDoesNotFit) {
   expect_message(message(at::ones({130}), wrong), {"0 scales and 0 offset"});
 }
 
+TEST(Nf4, Products) {
+  expect_good_linear_nf4(at::kCPU, {{0, 64, 5}, {1, 64, 5}, {3, 33, 40}, {33, 128, 24}});
+}
+
+TEST(Nf4, ProductsNameWhatDoesNotFit) {
+  const Nf4Tensor q = nf4_quantize(at::ones({4, 64}));
+  const auto message = [&](const at::Tensor& x, const at::Tensor& workspace, const std::optional<at::Tensor>& added) {
+    return error_of([&] { linear_nf4(x, q, workspace, added); });
+  };
+  const at::Tensor x = at::ones({2, 64}), workspace = at::ones({4, 64});
+  EXPECT_EQ(message(x, workspace, at::ones({2, 4})), "");
+  expect_message(message(at::ones({2, 63}), workspace, {}), {"hrm::linear_nf4", "[2, 63]", "[4, 64]"});
+  expect_message(message(x, workspace.to(at::kBFloat16), {}), {"hrm::linear_nf4", "BFloat16"});
+  expect_message(message(x, at::ones({5, 64}), {}), {"codes"});
+  expect_message(message(x, workspace, at::ones({2, 5})), {"hrm::linear_nf4", "residual", "[2, 5]"});
+}
+
+// The loops of the kernel: each summand is met by one thread, and no load reaches beyond the row.
+TEST(Nf4, ThreadsOfTheKernelMeetEachSummandOnce) {
+  constexpr int kWarps = 8, kLoad = 32, kStep = kWarps * 4 * kLoad;
+  for (const auto& [inner, unroll] :
+       {std::pair{64, 2}, {128, 1}, {960, 2}, {1024, 1}, {1088, 2}, {2048, 1}, {4096, 2}, {12288, 1}}) {
+    std::vector<int> met(static_cast<size_t>(inner), 0);
+    for (int warp = 0; warp < kWarps; ++warp) {
+      for (int part = 0; part < 4; ++part) {
+        const int begin = (warp * 4 + part) * kLoad;
+        int left = inner - begin, at = begin;
+        for (int first = warp * 4 * kLoad; first < inner; first += kStep * unroll) {
+          for (int u = 0; u < unroll; ++u) {
+            if (first + kStep * u >= inner) break;
+            if (left <= kStep * u) continue;
+            ASSERT_LE(at + kStep * u + kLoad, inner) << "a load beyond the row's end";
+            for (int i = 0; i < kLoad; ++i) ++met[static_cast<size_t>(at + kStep * u + i)];
+          }
+          left -= kStep * unroll;
+          at += kStep * unroll;
+        }
+      }
+    }
+    EXPECT_TRUE(std::all_of(met.begin(), met.end(), [](int times) { return times == 1; })) << inner;
+  }
+}
+
 }  // namespace
 }  // namespace hrm::ops

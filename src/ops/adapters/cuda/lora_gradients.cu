@@ -16,8 +16,9 @@ constexpr int kWarps = kLoraColumns / kLoraStrip;
 constexpr int kThreads = kWarps * 32;
 constexpr int kTileRows = 16;
 constexpr int kWords = 4;                              // of 16 bytes
-constexpr int64_t kMostChunk = 512, kLeastChunk = 64;  // rows of a block
-constexpr int64_t kWantedBlocks = 120;
+constexpr int64_t kMostChunk = 512, kLeastChunk = 64;  // rows of a block, multiples of the latter
+// About two blocks for each multiprocessor: while one adds up its warps' sums, the other's elements are on their way.
+constexpr int64_t kWantedBlocks = 240;
 
 // Tiles whose elements are on their way together: what the registers and 48 KiB of shared memory allow.
 template <int kRankTiles>
@@ -42,7 +43,7 @@ int strips_of(const LoraGradients& p) {
 int64_t chunk_of(const LoraGradients& p) {
   int64_t chunk = kMostChunk;
   const int64_t strips = strips_of(p);
-  while (chunk > kLeastChunk && strips * ((p.rows + chunk - 1) / chunk) < kWantedBlocks) chunk /= 2;
+  while (chunk > kLeastChunk && strips * ((p.rows + chunk - 1) / chunk) < kWantedBlocks) chunk -= kLeastChunk;
   while ((p.rows + chunk - 1) / chunk > 65535) chunk *= 2;
   return chunk;
 }

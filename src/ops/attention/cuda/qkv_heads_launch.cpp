@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "ops/attention/cuda/qkv_heads.h"
+#include "ops/attention/cuda/qkv_params.h"
 #include "ops/attention/qkv_heads_impl.h"
 #include "ops/common/optional_tensor.h"
 #include "ops/cuda/launcher.h"
@@ -15,30 +16,6 @@ namespace hrm::ops {
 namespace {
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-// Tables and weights have the layout of the kernels: they are parameters, or come from nn::make_rotary_table or a
-// gather.
-cuda::QkvRows rows_of(int64_t rows, const QkvSizes& s, const QkvHeadOptions& o, at::ScalarType type) {
-  const auto floats = [](const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; };
-  cuda::QkvRows out{};
-  out.cos = floats(o.cos);
-  out.sin = floats(o.sin);
-  out.q_weight = floats(o.q_weight);
-  out.k_weight = floats(o.k_weight);
-  out.rows = rows;
-  out.table_rows = o.cos.defined() ? o.cos.size(0) : 1;
-  out.heads = static_cast<int>(s.heads);
-  out.kv_heads = static_cast<int>(s.kv_heads);
-  out.head_dim = static_cast<int>(s.head_dim);
-  out.eps = static_cast<float>(o.eps);
-  out.element = cuda::element_of(type);
-  return out;
-}
-
-QkvHeadOptions contiguous_options(const QkvHeadOptions& o) {
-  const auto rows = [](const at::Tensor& t) { return t.defined() ? t.contiguous() : t; };
-  return {rows(o.cos), rows(o.sin), rows(o.q_weight), rows(o.k_weight), o.eps};
-}
 
 at::Tensor product_cuda(const at::Tensor& x, const at::Tensor& weight, int64_t heads, int64_t kv_heads,
                         int64_t head_dim, const at::Tensor& cos, const at::Tensor& sin) {
@@ -76,9 +53,9 @@ void qkv_heads_rotate_cuda(const at::Tensor& qkv, int64_t heads, int64_t kv_head
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!cuda::use_kernel(qkv)) return reference::qkv_heads_rotate_(qkv, sizes, cos, sin);
   if (qkv.numel() == 0) return;
-  const QkvHeadOptions options = contiguous_options({cos, sin});
+  const QkvHeadOptions options = cuda::contiguous_options({cos, sin});
   cuda::QkvHeadsForward params{};
-  params.shape = rows_of(qkv.size(0) * qkv.size(1), sizes, options, qkv.scalar_type());
+  params.shape = cuda::qkv_rows(qkv.size(0) * qkv.size(1), sizes, options, qkv.scalar_type());
   params.from = params.to = qkv.mutable_data_ptr();
   params.from_pitch = params.to_pitch = qkv.size(2);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
@@ -88,12 +65,12 @@ at::Tensor norm_cuda(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int
                      const OptionalTensor& cos, const OptionalTensor& sin, const at::Tensor& q_weight,
                      const at::Tensor& k_weight, double eps) {
   const QkvSizes sizes{heads, kv_heads, head_dim};
-  const QkvHeadOptions options = contiguous_options(qkv_options(cos, sin, q_weight, k_weight, eps));
+  const QkvHeadOptions options = cuda::contiguous_options(qkv_options(cos, sin, q_weight, k_weight, eps));
   check_qkv_heads(qkv, sizes, options);
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!cuda::use_kernel(qkv)) return reference::qkv_heads_norm(qkv, sizes, options);
   cuda::QkvHeadsForward params{};
-  params.shape = rows_of(qkv.size(0) * qkv.size(1), sizes, options, qkv.scalar_type());
+  params.shape = cuda::qkv_rows(qkv.size(0) * qkv.size(1), sizes, options, qkv.scalar_type());
   const at::Tensor from = cuda::aligned_rows(qkv);
   if (!cuda::qkv_heads_fit(params.shape)) return reference::qkv_heads_norm(qkv, sizes, options);
   at::Tensor to = at::empty({qkv.size(0), qkv.size(1), heads + kv_heads, head_dim}, qkv.options());
@@ -106,20 +83,11 @@ at::Tensor norm_cuda(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int
   return to;
 }
 
-// The kernels read heads at any distance that is a multiple of 16 bytes, but a head's elements must be contiguous.
-at::Tensor with_heads(const at::Tensor& grad, bool must_align) {
-  const int64_t n = 16 / static_cast<int64_t>(grad.element_size());
-  const bool aligned = reinterpret_cast<uintptr_t>(grad.const_data_ptr()) % 16 == 0 && grad.stride(0) % n == 0 &&
-                       grad.stride(1) % n == 0 && grad.stride(2) % n == 0;
-  if (grad.stride(3) == 1 && (aligned || !must_align)) return grad;
-  return cuda::aligned_rows(grad);
-}
-
 Gradients qkv_heads_backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                                   const OptionalTensor& qkv, const OptionalTensor& cos, const OptionalTensor& sin,
                                   const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps,
                                   bool needs_weights) {
-  const QkvHeadOptions options = contiguous_options(qkv_options(cos, sin, q_weight, k_weight, eps));
+  const QkvHeadOptions options = cuda::contiguous_options(qkv_options(cos, sin, q_weight, k_weight, eps));
   const at::Tensor before = qkv.value_or(at::Tensor());
   check_qkv_heads_backward(grad_q, grad_k, grad_v, before, options);
   const c10::cuda::CUDAGuard guard(grad_q.device());
@@ -127,7 +95,7 @@ Gradients qkv_heads_backward_cuda(const at::Tensor& grad_q, const at::Tensor& gr
   const QkvSizes sizes{grad_q.size(2), grad_k.size(2), grad_q.size(3)};
   const bool norm = options.q_weight.defined(), sums = norm && needs_weights;
   cuda::QkvHeadsBackward params{};
-  if (cuda::use_kernel(grad_q)) params.shape = rows_of(batch * length, sizes, options, grad_q.scalar_type());
+  if (cuda::use_kernel(grad_q)) params.shape = cuda::qkv_rows(batch * length, sizes, options, grad_q.scalar_type());
   if (!cuda::use_kernel(grad_q) || !cuda::qkv_heads_fit(params.shape)) {
     return reference::qkv_heads_backward(grad_q, grad_k, grad_v, before, options, needs_weights);
   }
@@ -146,13 +114,7 @@ Gradients qkv_heads_backward_cuda(const at::Tensor& grad_q, const at::Tensor& gr
     return gradients();
   }
   const at::Tensor rows = norm ? cuda::aligned_rows(before) : at::Tensor();
-  const at::Tensor grads[3] = {with_heads(grad_q, norm), with_heads(grad_k, norm), with_heads(grad_v, norm)};
-  for (int part = 0; part < 3; ++part) {
-    params.grads[part] = grads[part].const_data_ptr();
-    params.batch_stride[part] = grads[part].stride(0);
-    params.row_stride[part] = grads[part].stride(1);
-    params.head_stride[part] = grads[part].stride(2);
-  }
+  const cuda::HeadGradients grads(params, grad_q, grad_k, grad_v, norm);
   params.length = length;
   params.qkv = norm ? rows.const_data_ptr() : nullptr;
   params.grad_qkv = grad.mutable_data_ptr();

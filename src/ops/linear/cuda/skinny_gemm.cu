@@ -134,7 +134,10 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles, kTiles, kN
       }
     }
   };
-  if (p.steady) load();
+  if (p.steady) {
+    let_next_begin();
+    load();
+  }
   wait_for_earlier();
   if (!p.steady) load();
 

@@ -6,8 +6,30 @@
 #include <cstdint>
 
 #include "ops/cuda/element.h"
+#include "ops/quantized/cuda/weight8.h"
 
 namespace hrm::ops::cuda {
+
+// What an adapter adds to a product before gate and residual: scale u_i B_i^T to the columns of slice i
+// (hrm/ops/lora.h).
+constexpr int kSkinnySlicesMost = 8;
+struct SkinnyAdapterSlice {
+  int out, first, columns;  // columns out .. out + columns of the product, rows of B from `first`
+};
+struct SkinnyAdapter {
+  const void* u;     // (rows, slices * rank)
+  const void* B;     // (rows of the slices, rank)
+  int rank, slices;  // 0: no adapter
+  float scale;
+  SkinnyAdapterSlice slice[kSkinnySlicesMost];
+};
+// Whole runs of 16 bytes, and no four neighbouring columns in two slices.
+constexpr bool fits(const SkinnyAdapter& a) {
+  if (a.slices == 0) return true;
+  bool good = a.slices <= kSkinnySlicesMost && a.rank > 0 && a.rank % 8 == 0;
+  for (int i = 0; good && i < a.slices; ++i) good = a.slice[i].out % 4 == 0 && a.slice[i].columns % 4 == 0;
+  return good;
+}
 
 // out = x weight^T (+ residual), or, gated, silu of the first `width` products times the others, rounded as swiglu
 // rounds. With a norm x's rows are first normalised and rounded as weighted_rms_norm does it. Sums in float32, in an
@@ -28,6 +50,10 @@ struct SkinnyGemm {
   void* scaled;            // (rows, width)
   float* squares;          // (rows, square_parts(width))
   const float* x_squares;  // (rows, square_parts(inner))
+  // A weight in 8 bits (hrm/ops/weight8.h), also by tiles alone: `weight` is bytes. Null: a weight of x's type.
+  const float* scales;  // (width), gated (2 width)
+  Weight8Format format;
+  SkinnyAdapter adapter;  // by tiles alone
   bool gated;
   bool steady;  // the kernel queued before does not write the weight: it is read while that one still runs
   Element element;
@@ -44,7 +70,8 @@ constexpr int64_t kNormedElements = int64_t{40} << 10;
 constexpr bool fits(const SkinnyGemm& p) {
   return p.rows >= 1 && p.rows <= (p.norm == nullptr ? kSkinnyRows : kFewNormedRows) && p.inner % 8 == 0 &&
          p.inner > 0 && p.inner <= INT32_MAX / 2 && p.width > 0 && p.width <= INT32_MAX && p.element != Element::f32 &&
-         p.next_norm == nullptr && p.x_squares == nullptr && (p.norm == nullptr || p.rows * p.inner <= kNormedElements);
+         p.next_norm == nullptr && p.x_squares == nullptr && p.scales == nullptr && p.adapter.slices == 0 &&
+         (p.norm == nullptr || p.rows * p.inner <= kNormedElements);
 }
 // Starts the kernel on the stream and returns the error of the launch.
 cudaError_t launch(const SkinnyGemm& params, cudaStream_t stream);

@@ -4,6 +4,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+
 #include "ops/common/sizes.h"
 #include "ops/cuda/launcher.h"
 #include "ops/linear/cuda/skinny_gemm.h"
@@ -19,7 +21,8 @@ namespace {
 // docs/benchmarks.md). Where autograd may follow, up to 64 rows: its gates come from a second product.
 bool takes_tiles(const SkinnyGemm& p) {
   constexpr int64_t kLarge = int64_t{1} << 21, kMost = 64;
-  return p.inner * p.width >= kLarge && (p.gated || p.width < 8192) && (p.steady || p.rows <= kMost);
+  return p.inner * p.width >= kLarge && (p.gated || p.width < 8192 || p.scales != nullptr) &&
+         (p.steady || p.rows <= kMost);
 }
 
 // On an H200, beside cuBLASLt: with a norm, whose work each block does again, up to 8 rows; without, a layer of width
@@ -29,10 +32,29 @@ bool pays(const SkinnyGemm& p) {
   return p.rows <= 8 || p.gated || (p.rows <= 32 && p.width < 8192);
 }
 
+Weight8Format format_of(const at::Tensor& weight) {
+  return weight.scalar_type() == at::kChar ? Weight8Format::int8 : Weight8Format::e4m3;
+}
+
+// Slices that the kernel has no room for make it refuse.
+SkinnyAdapter adapter_of(const DecodeAdapter& a) {
+  SkinnyAdapter out{};
+  out.slices = static_cast<int>(a.slices.size());
+  out.rank = static_cast<int>(a.B.size(1));
+  out.scale = static_cast<float>(a.scale);
+  for (size_t i = 0; i < std::min<size_t>(a.slices.size(), kSkinnySlicesMost); ++i) {
+    const LoraSlice& s = a.slices[i];
+    out.slice[i] = {static_cast<int>(s.out), static_cast<int>(s.first), static_cast<int>(s.rows)};
+  }
+  return out;
+}
+
 }  // namespace
 
 at::Tensor skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const SkinnyGemmOptions& options) {
-  if (!use_kernel(x) || x.numel() == 0 || weight.scalar_type() != x.scalar_type()) return {};
+  const bool bits8 = options.scales.defined();
+  if (bits8 && !is_aligned(weight)) return {};
+  if (!use_kernel(x) || x.numel() == 0 || (!bits8 && weight.scalar_type() != x.scalar_type())) return {};
   const at::Tensor norm = options.norm.defined() ? aligned_rows(options.norm) : at::Tensor();
   SkinnyGemm params{};
   params.rows = x.numel() / x.size(-1);
@@ -42,7 +64,14 @@ at::Tensor skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const Skin
   params.gated = options.gated;
   params.steady = options.steady;
   params.element = element_of(x);
-  const bool tiles = takes_tiles(params) && sm90::fits_tiles(params);
+  const at::Tensor scales = bits8 ? aligned_rows(options.scales) : at::Tensor();
+  if (bits8) {
+    params.scales = scales.const_data_ptr<float>();
+    params.format = format_of(weight);
+  }
+  if (options.adapter) params.adapter = adapter_of(*options.adapter);
+  // What a kernel has prepared for the norm is used by tiles alone, so they also take small weights then.
+  const bool tiles = (takes_tiles(params) || options.ahead.scaled.defined()) && sm90::fits_tiles(params);
   const bool ahead = tiles && options.ahead.scaled.defined();
   if (tiles && norm.defined() && !ahead) return {};
   if (!tiles && norm.defined()) params.norm = norm.const_data_ptr<float>();
@@ -50,6 +79,13 @@ at::Tensor skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const Skin
     return {};
   const c10::cuda::CUDAGuard guard(x.device());
   const at::Tensor rows = aligned_rows(ahead ? options.ahead.scaled : x), columns = aligned_rows(weight);
+  at::Tensor u, B;
+  if (options.adapter) {
+    u = aligned_rows(options.adapter->u);
+    B = aligned_rows(options.adapter->B);
+    params.adapter.u = u.const_data_ptr();
+    params.adapter.B = B.const_data_ptr();
+  }
   const at::Tensor added = options.residual.defined() ? options.residual.contiguous() : at::Tensor();
   at::Tensor out = at::empty(with_last_size(x, params.width), rows.options());
   params.x = rows.const_data_ptr();

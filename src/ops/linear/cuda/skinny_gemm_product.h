@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "hrm/ops/decode_linear.h"
 
 namespace hrm::ops::cuda {
@@ -15,6 +17,8 @@ struct SkinnyGemmOptions {
   AheadOfNorm ahead = {};     // of x: instead of the norm, where the kernel takes it
   at::Tensor next_norm = {};  // (width) float32: `made` gets what a norm of the result needs, where the kernel makes it
   AheadOfNorm* made = nullptr;
+  at::Tensor scales = {};  // (width), gated (2 width) float32: the weight is in 8 bits (hrm/ops/weight8.h)
+  std::optional<DecodeAdapter> adapter = {};
   bool normed = false;  // x comes from a norm: sums in the order that they have with the norm in the kernel
   bool steady = false;  // the kernel queued last does not write the weight, so that it may be read meanwhile
 };

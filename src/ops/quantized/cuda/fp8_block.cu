@@ -109,6 +109,44 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const RmsNormFp8 p) 
   record_by_block<kNormWarps>(p.slot, sizes.bits(), sizes.clamped, p.rows);
 }
 
+// The arithmetic of norm_kernel, so that the bits are the same.
+template <typename T>
+__global__ void __launch_bounds__(kTileThreads) norm_transposed_kernel(const RmsNormTransposedFp8 p) {
+  __shared__ Fp8Tile tile;
+  constexpr int N = kPack<T>, kPacks = kTileColumns / N, kEach = kTileRows * kPacks / kTileThreads;
+  const int64_t first_row = int64_t{blockIdx.y} * kTileRows, first_column = int64_t{blockIdx.x} * kTileColumns;
+  const auto* x = static_cast<const T*>(p.x);
+  static_assert(kTileThreads % kPacks == 0);  // so that a thread has the same columns of each of its rows
+  const int column = static_cast<int>(threadIdx.x) % kPacks * N;
+  const bool inside = first_column + column < p.width;
+  wait_for_earlier();
+  const float scale = p.slot[0];
+  float weight[N] = {};
+  if (inside) load_floats<N>(p.weight + first_column + column, weight);
+  Fp8Sizes<T> sizes;  // of no use: the forward pass has told them
+  Pack<T, N> in[kEach];
+  float factor[kEach];
+  bool has[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int64_t row = first_row + (static_cast<int>(threadIdx.x) + i * kTileThreads) / kPacks;
+    has[i] = inside && row < p.rows;
+    if (!has[i]) continue;
+    in[i] = load_pack<T, N>(x + row * p.width + first_column + column);
+    factor[i] = p.rstd[row];
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (!has[i]) continue;
+    Pack<T, N> y;
+#pragma unroll
+    for (int k = 0; k < N; ++k) y.value[k] = from_float<T>(to_float(in[i].value[k]) * factor[i] * weight[k]);
+    tile.keep((static_cast<int>(threadIdx.x) + i * kTileThreads) / kPacks, column, sizes.quantize(y, scale));
+  }
+  __syncthreads();
+  tile.store_transposed<true>(static_cast<uint8_t*>(p.transposed), first_row, first_column, p.rows, p.width);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads) swiglu_kernel(const SwigluFp8 p) {
   constexpr int N = kPack<T>;
@@ -238,6 +276,15 @@ cudaError_t launch(const RmsNormFp8& params, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(shares));
   return by_element(params.element, [&](auto type) {
     return start_early(&norm_kernel<TypeIn<decltype(type)>>, grid, kNormThreads, 0, stream, params);
+  });
+}
+
+cudaError_t launch(const RmsNormTransposedFp8& params, cudaStream_t stream) {
+  dim3 grid;
+  if (params.rows == 0 || params.width == 0) return cudaSuccess;
+  if (!tiles_of(params.rows, params.width, grid)) return cudaErrorInvalidConfiguration;
+  return by_element(params.element, [&](auto type) {
+    return start_early(&norm_transposed_kernel<TypeIn<decltype(type)>>, grid, kTileThreads, 0, stream, params);
   });
 }
 

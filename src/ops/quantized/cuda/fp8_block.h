@@ -23,6 +23,17 @@ struct RmsNormFp8 {
   Element element;
 };
 
+// The same once more from its rstd, transposed only.
+struct RmsNormTransposedFp8 {
+  const void* x;        // (rows, width) f32, bf16 or f16
+  const float* weight;  // (width)
+  const float* rstd;    // (rows)
+  void* transposed;     // (width, rows)
+  const float* slot;    // only its scale is read
+  int64_t rows, width;
+  Element element;
+};
+
 // silu(gate) * up, in e4m3.
 struct SwigluFp8 {
   const void* gate_up;  // (rows, 2 width)
@@ -63,6 +74,7 @@ struct QkvGradientFp8 {
 
 // Start one kernel on the stream and return the error of the launch; with nothing to do, start none.
 cudaError_t launch(const RmsNormFp8& params, cudaStream_t stream);
+cudaError_t launch(const RmsNormTransposedFp8& params, cudaStream_t stream);
 cudaError_t launch(const SwigluFp8& params, cudaStream_t stream);
 cudaError_t launch(const SwigluGradientFp8& params, cudaStream_t stream);
 cudaError_t launch(const QkvGradientFp8& params, cudaStream_t stream);

@@ -54,6 +54,26 @@ Fp8Three norm_cuda(const at::Tensor& x, const at::Tensor& weight, double eps, co
   return {values, across, rstd};
 }
 
+at::Tensor norm_transposed_cuda(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                                const at::Tensor& slot) {
+  check_weighted_rms_norm_transposed_fp8(x, weight, rstd, slot);
+  const c10::cuda::CUDAGuard guard(x.device());
+  const at::Tensor from = x.contiguous(), factors = cuda::aligned_rows(weight);
+  if (!cuda::use_kernel(x) || !fits(from)) return composed::weighted_rms_norm_transposed_fp8(x, weight, rstd, slot);
+  at::Tensor across = empty8(x, x.size(1), x.size(0));
+  cuda::RmsNormTransposedFp8 params{};
+  params.x = from.const_data_ptr();
+  params.weight = factors.const_data_ptr<float>();
+  params.rstd = rstd.const_data_ptr<float>();
+  params.transposed = data_of(across);
+  params.slot = slot.const_data_ptr<float>();
+  params.rows = x.size(0);
+  params.width = x.size(1);
+  params.element = cuda::element_of(x);
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return across;
+}
+
 Fp8Two linear_swiglu_cuda_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
                               const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
   check_fp8_linear_swiglu(x, weight, x_slot, weight_slot, act_slot, dtype);
@@ -212,6 +232,7 @@ Fp8Two qkv_backward_cuda_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k,
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("weighted_rms_norm_fp8", &norm_cuda);
+  m.impl("weighted_rms_norm_transposed_fp8", &norm_transposed_cuda);
   m.impl("fp8_linear_swiglu", &linear_swiglu_cuda_fp8);
   m.impl("swiglu_fp8", &swiglu_cuda_fp8);
   m.impl("swiglu_backward_fp8", &swiglu_backward_cuda_fp8);

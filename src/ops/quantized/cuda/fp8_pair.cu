@@ -1,6 +1,5 @@
 #include "ops/quantized/cuda/fp8_pair.h"
 
-#include "ops/cuda/block_items.cuh"
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
@@ -42,35 +41,6 @@ __global__ void __launch_bounds__(kTileThreads) pair_kernel(const QuantizeFp8Pai
   tile.store_transposed<kWhole>(transposed, first_row, first_column, p.rows, p.columns);
 }
 
-// The same for the tile of whichever tensor the block has.
-template <typename T>
-__global__ void __launch_bounds__(kTileThreads) pairs_kernel(const __grid_constant__ QuantizeManyFp8Pairs p) {
-  __shared__ Fp8Tile tile;
-  constexpr int N = 16 / sizeof(T), kPacks = kTileColumns / N;
-  const int block = static_cast<int>(blockIdx.x), tensor = item_of_block(p, p.count, block);
-  const int64_t rows = p.rows[tensor], columns = p.columns[tensor];
-  const int across = static_cast<int>((columns + kTileColumns - 1) / kTileColumns), at = block - p.first_block[tensor];
-  const int64_t first_row = int64_t{at / across} * kTileRows, first_column = int64_t{at % across} * kTileColumns;
-  const auto* from = static_cast<const T*>(p.from[tensor]);
-  auto* values = static_cast<uint8_t*>(p.values[tensor]);
-  float* const slot = p.slots + int64_t{tensor} * p.slot_pitch;
-  wait_for_earlier();
-  const float scale = slot[0];
-  Fp8Sizes<T> sizes;
-#pragma unroll
-  for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kPacks; i += kTileThreads) {
-    const int row = i / kPacks, column = i % kPacks * N;
-    if (first_row + row >= rows || first_column + column >= columns) continue;
-    const int64_t place = (first_row + row) * columns + first_column + column;
-    const Pack<uint8_t, N> out = sizes.quantize(load_pack<T, N>(from + place), scale);
-    store_pack(values + place, out);
-    tile.keep(row, column, out);
-  }
-  raise_amax_by_block<kTileThreads / 32>(slot, sizes.bits());
-  __syncthreads();
-  tile.store_transposed<true>(static_cast<uint8_t*>(p.transposed[tensor]), first_row, first_column, rows, columns);
-}
-
 template <typename T, bool kE5m2>
 cudaError_t start(const QuantizeFp8Pair& p, cudaStream_t stream) {
   const int64_t across = (p.columns + kTileColumns - 1) / kTileColumns, down = (p.rows + kTileRows - 1) / kTileRows;
@@ -84,26 +54,6 @@ cudaError_t start(const QuantizeFp8Pair& p, cudaStream_t stream) {
 }
 
 }  // namespace
-
-void QuantizeManyFp8Pairs::add(const void* matrix, void* to, void* across, int64_t height, int64_t width) {
-  if (count == 0) first_block[0] = 0;
-  from[count] = matrix;
-  values[count] = to;
-  transposed[count] = across;
-  rows[count] = static_cast<int32_t>(height);
-  columns[count] = static_cast<int32_t>(width);
-  const int64_t tiles = (height + kTileRows - 1) / kTileRows * ((width + kTileColumns - 1) / kTileColumns);
-  first_block[count + 1] = first_block[count] + static_cast<int32_t>(tiles);
-  ++count;
-}
-
-cudaError_t launch(const QuantizeManyFp8Pairs& params, cudaStream_t stream) {
-  if (params.count == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>(params.first_block[params.count]);
-  return by_element(params.element, [&](auto type) {
-    return start_early(&pairs_kernel<TypeIn<decltype(type)>>, blocks, kTileThreads, 0, stream, params);
-  });
-}
 
 cudaError_t launch(const QuantizeFp8Pair& params, cudaStream_t stream) {
   return by_element(params.element, [&](auto type) {

@@ -2,46 +2,15 @@
 
 #include "ops/quantized/cuda/fp8_rows.h"
 
-#include <cfloat>
-
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
-#include "ops/quantized/cuda/fp8.cuh"
+#include "ops/quantized/cuda/fp8_rows.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
 
-constexpr int kMostThreads = 256, kMostWarps = kMostThreads / 32;
-
-// The larger of two sizes as the bits of floats. As integers, what is not a number is above infinity.
-__device__ inline uint32_t larger_bits(uint32_t largest, float value) {
-  return max(largest, __float_as_uint(value) & 0x7fffffffu);
-}
-
-// The largest size of a row, in every thread of its block.
-__device__ inline float largest_of_block(uint32_t size) {
-  __shared__ uint32_t partial[kMostWarps];
-  size = warp_largest(size);
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = size;
-  __syncthreads();
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  for (int warp = 0; warp < warps; ++warp) size = max(size, partial[warp]);
-  return __uint_as_float(size);
-}
-
-// The scale of a row with this largest size.
-__device__ inline float scale_for(float largest) {
-  const float quotient = __fdiv_rn(largest, 448.0f);
-  return quotient < FLT_MIN ? FLT_MIN : quotient;
-}
-
-template <int N>
-__device__ inline void multiply(float (&value)[N], const float* factors) {
-  if (factors == nullptr) return;
-#pragma unroll
-  for (int i = 0; i < N; ++i) value[i] = __fmul_rn(value[i], __ldg(factors + i));
-}
+constexpr int kMostThreads = 256;
 
 // A block has a row, and keeps it in registers: kPacks times 16 bytes a thread. The width is a multiple of what 16
 // bytes hold, pointers are aligned to 16 bytes.
@@ -62,7 +31,7 @@ __global__ void __launch_bounds__(kMostThreads) quantize_rows_kernel(const Quant
   const auto numbers = [&](int i, float(&value)[N]) {
 #pragma unroll
     for (int j = 0; j < N; ++j) value[j] = to_float(kept[i].value[j]);
-    multiply(value, p.factors == nullptr ? nullptr : p.factors + first + i * step);
+    multiply_columns(value, p.factors, first + i * step);
   };
   uint32_t largest = 0;
 #pragma unroll
@@ -80,17 +49,7 @@ __global__ void __launch_bounds__(kMostThreads) quantize_rows_kernel(const Quant
     if (first + i * step >= width) continue;
     float value[N];
     numbers(i, value);
-    uint32_t out[N / 4];
-#pragma unroll
-    for (int j = 0; j < N / 4; ++j) {
-      out[j] = e4m3_four(__fmul_rn(value[4 * j], inverse), __fmul_rn(value[4 * j + 1], inverse),
-                         __fmul_rn(value[4 * j + 2], inverse), __fmul_rn(value[4 * j + 3], inverse));
-    }
-    if constexpr (N == 8) {
-      *reinterpret_cast<uint2*>(to + first + i * step) = make_uint2(out[0], out[1]);
-    } else {
-      *reinterpret_cast<uint32_t*>(to + first + i * step) = out[0];
-    }
+    store_e4m3(to + first + i * step, value, inverse);
   }
 }
 
@@ -101,9 +60,8 @@ __global__ void __launch_bounds__(kMostThreads) quantize_rows_each_kernel(const 
   uint8_t* to = p.values + int64_t{blockIdx.x} * p.width;
   wait_for_earlier();
   const auto number = [&](int64_t i) {
-    float value[1] = {to_float(from[i])};
-    multiply(value, p.factors == nullptr ? nullptr : p.factors + i);
-    return value[0];
+    const float value = to_float(from[i]);
+    return p.factors == nullptr ? value : __fmul_rn(value, __ldg(p.factors + i));
   };
   uint32_t largest = 0;
   for (int64_t i = threadIdx.x; i < p.width; i += kMostThreads) largest = larger_bits(largest, number(i));
@@ -119,7 +77,7 @@ cudaError_t quantize_rows(const QuantizeFp8Rows& p, cudaStream_t stream) {
   constexpr int N = 16 / sizeof(T), kMostPacks = 16;
   const dim3 grid(static_cast<unsigned>(p.rows));
   if (p.width == 0 || p.width % N != 0 || p.width > int64_t{kMostThreads} * kMostPacks * N || !aligned16(p.from) ||
-      !aligned16(p.values)) {
+      !aligned16(p.values) || !aligned16(p.factors)) {
     return start_early(&quantize_rows_each_kernel<T>, grid, kMostThreads, 0, stream, p);
   }
   const int packs = static_cast<int>(p.width / N);

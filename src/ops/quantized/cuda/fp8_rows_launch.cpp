@@ -24,8 +24,8 @@ at::Tensor fp8_rows_product_by_library(const at::Tensor& a, const at::Tensor& b,
                                        const at::Tensor& b_scales, at::ScalarType dtype,
                                        const OptionalTensor& residual) {
   const int64_t rows = a.size(0), columns = b.size(0), terms = a.size(1);
-  if (rows == 0 || columns == 0 || terms == 0 || rows % 16 != 0 || columns % 16 != 0 || terms % 16 != 0 ||
-      !cuda::is_aligned(a) || !cuda::is_aligned(b) || !cuda::is_aligned(a_scales) || !cuda::is_aligned(b_scales) ||
+  if (rows == 0 || columns == 0 || terms == 0 || columns % 16 != 0 || terms % 16 != 0 || !cuda::is_aligned(a) ||
+      !cuda::is_aligned(b) || !cuda::is_aligned(a_scales) || !cuda::is_aligned(b_scales) ||
       !library_multiplies_fp8_rows(a.device(), dtype)) {
     return {};
   }

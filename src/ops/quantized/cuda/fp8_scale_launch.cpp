@@ -9,7 +9,6 @@
 
 #include "hrm/ops/fp8.h"
 #include "ops/cuda/launcher.h"
-#include "ops/quantized/cuda/fp8_pair.h"
 #include "ops/quantized/cuda/fp8_scale.h"
 #include "ops/quantized/fp8_linear_impl.h"
 
@@ -47,13 +46,13 @@ at::Tensor scale_now_cuda(const at::Tensor& x, const at::Tensor& slot, double ma
   return now;
 }
 
-bool fits_pairs(at::TensorList weights, at::TensorList values, at::TensorList transposed) {
+bool fits_many(at::TensorList weights, at::TensorList values, at::TensorList transposed) {
   const auto aligned = [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; };
   int64_t elements = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const at::Tensor& weight = weights[i];
     if (weight.size(0) % 16 != 0 || weight.size(1) % 16 != 0 || weight.numel() == 0 || !aligned(weight) ||
-        !aligned(values[i]) || !aligned(transposed[i])) {
+        !aligned(values[i]) || (transposed[i].numel() > 0 && !aligned(transposed[i]))) {
       return false;
     }
     elements += weight.numel();
@@ -62,11 +61,12 @@ bool fits_pairs(at::TensorList weights, at::TensorList values, at::TensorList tr
 }
 
 void quantize_weights_cuda(at::TensorList weights, at::TensorList values, at::TensorList transposed,
-                           const at::Tensor& slots) {
-  check_quantize_fp8_weights(weights, values, transposed, slots);
+                           const at::Tensor& slots, at::ScalarType compute) {
+  check_quantize_fp8_weights(weights, values, transposed, slots, compute);
   const c10::cuda::CUDAGuard guard(slots.device());
-  if (!cuda::use_kernel(weights[0]) || !fits_pairs(weights, values, transposed)) {
-    return reference::quantize_fp8_weights_(weights, values, transposed, slots);
+  if (!cuda::use_kernel(weights[0]) || !fits_many(weights, values, transposed) ||
+      (weights[0].scalar_type() != compute && weights[0].scalar_type() != at::kFloat)) {
+    return reference::quantize_fp8_weights_(weights, values, transposed, slots, compute);
   }
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   slots.select(1, 2).zero_();
@@ -82,19 +82,22 @@ void quantize_weights_cuda(at::TensorList weights, at::TensorList values, at::Te
     params.slots = group;
     params.slot_pitch = kFp8WideSlot;
     params.element = cuda::element_of(weights[0]);
+    params.rounded = cuda::element_of(compute);
     C10_CUDA_CHECK(cuda::launch(params, stream));
   });
   const at::Tensor history = at::zeros({slots.size(0), 1}, slots.options());
   fp8_update_scales_(slots, history, 0);
-  in_groups(cuda::kFp8MaxPairs, [&](size_t first, size_t end, float* group) {
-    cuda::QuantizeManyFp8Pairs params{};
+  in_groups(cuda::kFp8MaxWeights, [&](size_t first, size_t end, float* group) {
+    cuda::QuantizeFp8Weights params{};
     for (size_t i = first; i < end; ++i) {
-      params.add(weights[i].const_data_ptr(), values[i].mutable_data_ptr(), transposed[i].mutable_data_ptr(),
-                 weights[i].size(0), weights[i].size(1));
+      void* const across = transposed[i].numel() > 0 ? transposed[i].mutable_data_ptr() : nullptr;
+      params.add(weights[i].const_data_ptr(), values[i].mutable_data_ptr(), across, weights[i].size(0),
+                 weights[i].size(1));
     }
     params.slots = group;
     params.slot_pitch = kFp8WideSlot;
     params.element = cuda::element_of(weights[0]);
+    params.rounded = cuda::element_of(compute);
     C10_CUDA_CHECK(cuda::launch(params, stream));
   });
 }

@@ -1,24 +1,17 @@
 #include "ops/quantized/cuda/fp8_weight_rows.h"
 
-#include <cfloat>
-
 #include "ops/cuda/block_items.cuh"
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
 #include "ops/quantized/cuda/fp8.cuh"
+#include "ops/quantized/cuda/fp8_rows.cuh"
 #include "ops/quantized/cuda/fp8_tile.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
 
 constexpr int kSlotFloats = 8;
-
-// As of quantize_fp8_rows.
-__device__ inline float row_scale(float largest) {
-  const float quotient = __fdiv_rn(largest, 448.0f);
-  return quotient < FLT_MIN ? FLT_MIN : quotient;
-}
 
 // The tile of a block: 64 x 128 of one matrix.
 struct Tile {
@@ -109,12 +102,12 @@ __global__ void __launch_bounds__(kTileThreads) quantize_weight_rows_kernel(cons
   wait_for_earlier();
   const float* const maxima = p.maxima[tile.matrix];
   if (thread < kTileRows && tile.first_row + thread < tile.rows) {
-    const float scale = row_scale(maxima[tile.first_row + thread]);
+    const float scale = scale_for(maxima[tile.first_row + thread]);
     of_row[thread] = __fdiv_rn(1.0f, scale);
     if (tile.first_column == 0) p.scales[tile.matrix][tile.first_row + thread] = scale;
   }
   if (thread < kTileColumns && tile.first_column + thread < tile.columns) {
-    const float scale = row_scale(maxima[tile.rows + tile.first_column + thread]);
+    const float scale = scale_for(maxima[tile.rows + tile.first_column + thread]);
     of_column[thread] = __fdiv_rn(1.0f, scale);
     if (tile.first_row == 0) p.transposed_scales[tile.matrix][tile.first_column + thread] = scale;
   }

@@ -1,9 +1,11 @@
 #include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include "ops/common/sizes.h"
 #include "ops/cuda/launcher.h"
 #include "ops/quantized/cuda/nf4.h"
 #include "ops/quantized/nf4_impl.h"
@@ -11,7 +13,21 @@
 namespace hrm::ops {
 namespace {
 
-static_assert(cuda::kNf4Elements == kNf4Block && cuda::kNf4Magnitudes == kNf4AbsmaxBlock);
+static_assert(cuda::kNf4Elements == kNf4Block && cuda::kNf4Magnitudes == kNf4AbsmaxBlock &&
+              cuda::kNf4MostRows == kNf4Rows);
+
+// For the parameters of a kernel.
+template <class Params>
+void set_weight(Params& params, const Nf4Tensor& from) {
+  params.codes = from.codes.const_data_ptr<uint8_t>();
+  if (from.absmax.scalar_type() == at::kFloat) {
+    params.absmax = from.absmax.const_data_ptr<float>();
+  } else {
+    params.absmax_codes = from.absmax.const_data_ptr<uint8_t>();
+    params.scales = from.scales.const_data_ptr<float>();
+    params.offset = from.offset.const_data_ptr<float>();
+  }
+}
 
 Nf4Parts nf4_quantize_cuda(const at::Tensor& weight, bool double_quantized) {
   check_nf4_quantize(weight);
@@ -47,18 +63,36 @@ void nf4_dequantize_cuda_(const at::Tensor& out, const at::Tensor& codes, const 
   const c10::cuda::CUDAGuard guard(out.device());
   if (!cuda::use_kernel(out)) return reference::nf4_dequantize_(out, from);
   cuda::Nf4Dequantize params{};
-  params.codes = codes.const_data_ptr<uint8_t>();
-  if (absmax.scalar_type() == at::kFloat) {
-    params.absmax = absmax.const_data_ptr<float>();
-  } else {
-    params.absmax_codes = absmax.const_data_ptr<uint8_t>();
-    params.scales = scales.const_data_ptr<float>();
-    params.offset = offset.const_data_ptr<float>();
-  }
+  set_weight(params, from);
   params.out = out.mutable_data_ptr();
   params.count = out.numel();
   params.element = cuda::element_of(out);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+}
+
+at::Tensor linear_nf4_cuda(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& absmax,
+                           const at::Tensor& scales, const at::Tensor& offset, const at::Tensor& workspace,
+                           const OptionalTensor& residual) {
+  const Nf4Tensor weight{.codes = codes, .absmax = absmax, .scales = scales, .offset = offset};
+  check_linear_nf4(x, weight, workspace, residual);
+  const c10::cuda::CUDAGuard guard(x.device());
+  cuda::Nf4Linear params{};
+  params.inner = workspace.size(1);
+  params.width = workspace.size(0);
+  params.rows = x.numel() / params.inner;
+  if (cuda::use_kernel(x)) params.element = cuda::element_of(x);
+  if (!cuda::use_kernel(x) || !fits(params) || !cuda::is_aligned(codes) ||
+      at::cuda::getDeviceProperties(x.get_device())->major < 8) {
+    return linear_nf4_dequantized(x, weight, workspace, residual);
+  }
+  const at::Tensor rows = cuda::aligned_rows(x), added = residual ? residual->contiguous() : at::Tensor();
+  const at::Tensor out = at::empty(with_last_size(x, params.width), x.options());
+  set_weight(params, weight);
+  params.x = rows.const_data_ptr();
+  params.residual = added.defined() ? added.const_data_ptr() : nullptr;
+  params.out = out.mutable_data_ptr();
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return out;
 }
 
 }  // namespace
@@ -66,6 +100,7 @@ void nf4_dequantize_cuda_(const at::Tensor& out, const at::Tensor& codes, const 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("nf4_quantize", &nf4_quantize_cuda);
   m.impl("nf4_dequantize_", &nf4_dequantize_cuda_);
+  m.impl("linear_nf4", &linear_nf4_cuda);
 }
 
 }  // namespace hrm::ops

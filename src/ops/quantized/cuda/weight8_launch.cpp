@@ -62,25 +62,17 @@ void dequantize_weight8_cuda_(const at::Tensor& out, const at::Tensor& values, c
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
 }
 
-// Whether rows (..., width) and this weight are multiplied in 8 bits. The library is asked later.
-bool takes_rows(const at::Tensor& x, const Weight8& weight) {
-  const int64_t width = x.size(-1), rows = width == 0 ? 0 : x.numel() / width;
-  return weight.values.scalar_type() == at::kFloat8_e4m3fn && rows > kWeight8Rows && rows % 16 == 0 &&
-         weight.values.size(0) % 16 == 0 && weight.values.size(1) % 16 == 0 &&
-         (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf) &&
-         library_multiplies_fp8_rows(x.device(), x.scalar_type());
-}
-
 RowsProduct rows_product() {
   return backend() == Backend::fused ? &fp8_rows_product_by_library : &fp8_rows_product;
 }
 
 at::Tensor linear_weight8_grad_x_cuda(const at::Tensor& grad, const at::Tensor& values, const at::Tensor& scales,
+                                      const OptionalTensor& transposed, const OptionalTensor& ones,
                                       const OptionalTensor& workspace, bool fp8_products) {
-  const Weight8 weight{.values = values, .scales = scales};
+  const Weight8 weight = weight8_of(values, scales, transposed, ones);
   check_linear_weight8_grad_x(grad, weight, workspace);
   const c10::cuda::CUDAGuard guard(grad.device());
-  if (fp8_products && takes_rows(grad, weight)) {
+  if (fp8_products && takes_fp8_rows(grad, weight)) {
     at::Tensor grad_x = linear_weight8_grad_x_by_rows(grad, weight, workspace, rows_product());
     if (grad_x.defined()) return grad_x;
   }
@@ -92,7 +84,7 @@ at::Tensor linear_weight8_cuda(const at::Tensor& x, const at::Tensor& values, co
   const Weight8 weight{.values = values, .scales = scales};
   check_linear_weight8(x, weight, residual, workspace);
   const c10::cuda::CUDAGuard guard(x.device());
-  if (fp8_products && takes_rows(x, weight)) {
+  if (fp8_products && takes_fp8_rows(x, weight)) {
     at::Tensor y = linear_weight8_by_rows(x, weight, residual, rows_product());
     if (y.defined()) return y;
   }

@@ -98,7 +98,10 @@ __global__ void __launch_bounds__(Split::kThreads, 2) skinny_gemm_split(cuda::Sk
       }
     }
   };
-  if (p.steady) load();
+  if (p.steady) {
+    let_next_begin();
+    load();
+  }
   wait_for_earlier();
   if (!p.steady) load();
 

@@ -10,9 +10,12 @@ namespace hrm::ops::cuda::sm90 {
 
 constexpr int64_t kTileRowsMost = 128;
 
-// Without a norm; width a multiple of 8, of the weight and of what is in it. Sums in float32, in an order that the
+// Without a norm; width a multiple of 8, of the weight and of what is in it. A weight in 8 bits is steady, and inner is
+// then a multiple of 16. Sums in float32, in an order that the
 // weight's shape decides, which differs from those of the other kernels.
 bool fits_tiles(const cuda::SkinnyGemm& params);
 cudaError_t launch_tiles(const cuda::SkinnyGemm& params, cudaStream_t stream);
+// launch_tiles() of weights in 8 bits.
+cudaError_t launch_tiles8(const cuda::SkinnyGemm& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda::sm90
