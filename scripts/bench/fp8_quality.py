@@ -8,10 +8,14 @@ Works: the recipes code_decoder and code_hrm for 1,000 steps, and wide, a decode
 steps. Arms: bf16, and values of precision.fp8_scaling. Each GPU that CUDA_VISIBLE_DEVICES names trains --jobs runs at a
 time. Without the variable all runs share one device.
 
-After --minutes the runs are stopped, and the script ends with code 75. The next call resumes them. Finished runs stay
-in --work and are not trained again. Every call writes the table of what is finished: bits per byte of each seed at the
-last evaluation, the mean difference from bf16 of the same seeds, and the largest share of saturated tensors. Times of a
-step are comparable only with --jobs 1 and a GPU without other work. Needs no Python package.
+After --minutes, or SIGTERM, the runs save and stop, and the script ends with code 75. The next call resumes them. Runs
+also save every --save-every steps, so that a killed machine loses no more than these. A checkpoint of wide takes 4 GB.
+Finished runs stay in --work and are not trained again. Every call writes the table of what is finished: bits per byte of
+each seed at the last evaluation, the mean difference from bf16 of the same seeds, the largest share of saturated tensors,
+and the largest share of clamped values of any layer. Times of a step are comparable only with --jobs 1 and a GPU without
+other work. Needs no Python package.
+
+--tiny trains small models for a few steps, on any device: a trial of the script that shows nothing about accuracy.
 """
 import collections
 import json
@@ -39,6 +43,9 @@ WORKS = {
     "wide": Work("code_decoder", 3000, 1, ["lm.hidden_size=1024", "lm.num_heads=16", "lm.layers=24", "optim.lr=5e-4",
                                            "train.eval_every=500"]),
 }
+TINY = ["lm.hidden_size=32", "lm.num_heads=2", "lm.layers=2", "data.decoder_len=32", "train.global_batch_size=4",
+        "eval.max_samples=8", "train.log_every=1", "train.eval_every=0"]
+TINY_HRM = ["lm.enc_layers=1", "lm.h_layers=1", "lm.l_layers=1", "data.encoder_len=32"]
 BASE = "bf16"
 Job = collections.namedtuple("Job", "work arm seed")
 
@@ -57,8 +64,10 @@ def settings_of(args, job):
     work = WORKS[job.work]
     settings = [f"run.dir={args.work}", f"run.name={name_of(args, job)}", f"run.seed={job.seed}",
                 f"data.train={args.data}", f"train.steps={args.steps or work.steps}", "eval.max_samples=0",
-                "train.keep_best=false", "train.keep_checkpoints=1", "train.checkpoint_every=0", *work.settings,
-                *args.set]
+                "train.keep_best=false", "train.keep_checkpoints=1", f"train.checkpoint_every={args.save_every}", *work.settings]
+    if args.tiny:
+        settings += TINY + (TINY_HRM if job.work == "hrm" else [])
+    settings += args.set
     if job.arm != BASE:
         settings += ["precision.blocks=fp8", f"precision.fp8_scaling={job.arm}", *args.fp8_set]
     return settings
@@ -72,8 +81,13 @@ def result_of(args, job):
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     if not any(line["step"] == (args.steps or WORKS[job.work].steps) and "eval/loss" in line for line in lines):
         return None
-    saturated = [line[key] for line in lines for key in line if key.startswith("train/fp8/") and key.endswith("saturated")]
-    return lm_quality.read(lines) | dict(saturated=max(saturated, default=None))
+    # train/fp8/<kind>/saturated: share of tensors. train/fp8/<layer>/<kind>/saturated: share of values.
+    shares = collections.defaultdict(list)
+    for line in lines:
+        for key, value in line.items():
+            if key.startswith("train/fp8/") and key.endswith("/saturated"):
+                shares["saturated" if key.count("/") == 3 else "clamped"].append(value)
+    return lm_quality.read(lines) | {name: max(shares[name], default=None) for name in ("saturated", "clamped")}
 
 
 class Runs:
@@ -140,8 +154,8 @@ class Runs:
 
 def table(args, results):
     """Of the finished jobs: {job: result}."""
-    lines = ["| work | arm | bits per byte, by seed | from bf16 | loss from bf16 | saturated at most | ms per step |",
-             "|---|---|---|---:|---:|---:|---:|"]
+    lines = ["| work | arm | bits per byte, by seed | from bf16 | loss from bf16 | saturated at most | clamped at most | "
+             "ms per step |", "|---|---|---|---:|---:|---:|---:|---:|"]
     for work in args.works:
         for arm in args.arms:
             found = {job.seed: r for job, r in results.items() if (job.work, job.arm) == (work, arm)}
@@ -152,11 +166,12 @@ def table(args, results):
             bits = ", ".join(f"{found[seed]['bits_per_byte']:.4f}" for seed in sorted(found))
             relative = [100 * (r["bits_per_byte"] / b["bits_per_byte"] - 1) for r, b in pairs]
             losses = [r["loss"] - b["loss"] for r, b in pairs]
-            saturated = [r["saturated"] for r in found.values() if r["saturated"] is not None]
+            most = {name: [r[name] for r in found.values() if r[name] is not None] for name in ("saturated", "clamped")}
             ms = statistics.median(r["step_ms"] for r in found.values())
             lines.append(f"| {work}, {args.steps or WORKS[work].steps:,} steps | {arm} | {bits} | "
                          + (f"{statistics.mean(relative):+.2f} % | {statistics.mean(losses):+.4f} | " if pairs else "- | - | ")
-                         + (f"{100 * max(saturated):.1f} % | " if saturated else "- | ") + f"{ms:.1f} |")
+                         + (f"{100 * max(most['saturated']):.1f} % | " if most["saturated"] else "- | ")
+                         + (f"{100 * max(most['clamped']):.3f} % | " if most["clamped"] else "- | ") + f"{ms:.1f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -168,6 +183,9 @@ def main():
     parser.add_argument("--steps", type=command.count(0), default=0, help="0 = as the works say (default)")
     parser.add_argument("--minutes", type=command.number(float, 0, above=True), default=7,
                         help="of training in this call; saving comes on top (default: %(default)s)")
+    parser.add_argument("--save-every", type=command.count(0), default=500, metavar="STEPS",
+                        help="a checkpoint on the way; 0 = only at the end (default: %(default)s)")
+    parser.add_argument("--tiny", action="store_true", help="a trial of 6 steps, or of --steps")
     parser.add_argument("--jobs", type=command.count(), default=1, help="runs at a time on each GPU (default: %(default)s)")
     parser.add_argument("--data", type=pathlib.Path, default=ROOT / "runs/data/code", help="(default: runs/data/code)")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "runs/fp8_quality",
@@ -181,6 +199,8 @@ def main():
     for work in args.works:
         if work not in WORKS:
             raise command.Failure(command.USAGE, f"--which: no work '{work}'; there are {', '.join(WORKS)}")
+    if args.tiny:
+        args.steps = args.steps or 6
     args.binary = command.program(args.binary)
     command.writable(args.out)
     args.data, args.work = args.data.resolve(), args.work.resolve()

@@ -193,11 +193,20 @@ Fp8Linears::Fp8Linears(const std::vector<NamedLinear>& layers, const Fp8LinearsO
   shared_->margin = options.margin;
   shared_->e5m2 = options.e5m2;
   shared_->wide_weight = options.wide_weight;
-  const auto all = static_cast<int64_t>(layers.size());
+  const auto all = all_ = static_cast<int64_t>(layers.size());
   const at::Device device = layers_.front().linear->weight().device();
   slots_ = ops::make_fp8_wide_slots(3 * all, false, device);
   history_ = at::zeros({2 * all, options.history}, slots_.options());
   values_ = at::zeros({static_cast<int64_t>(value_names().size())}, slots_.options().dtype(at::kDouble));
+  std::vector<int64_t> places, inputs, outputs;
+  for (const NamedLinear& layer : layers_) {
+    const auto same = [&](const NamedLinear& other) { return other.linear == layer.linear; };
+    places.push_back(std::find_if(layers.begin(), layers.end(), same) - layers.begin());
+    inputs.push_back(layer.linear->weight().size(1));
+    outputs.push_back(layer.linear->weight().size(0));
+  }
+  places_ = at::tensor(places, at::kLong).to(device);
+  widths_ = at::cat({at::tensor(inputs, at::kDouble), at::tensor(outputs, at::kDouble)}).to(device);
   forget_scales();
   form_ = form_now();
   for (int64_t i = 0; i < count(); ++i) {
@@ -247,18 +256,23 @@ void Fp8Linears::quantize_weights() const {
     transposed.push_back(across.defined() ? across : at::empty({0}, values.back().options()));
   }
   const at::ScalarType compute = layers_.front().linear->compute_dtype();
-  ops::quantize_fp8_weights_(weights, values, transposed, weight_slots(), compute);
-  if (mode() != Fp8Mode::rows) return;
-  const auto by_rows = [](const at::Tensor& weight, const at::Tensor& to, const at::Tensor& scales) {
-    const auto [rounded, own_scales] = ops::quantize_fp8_rows(weight);
-    to.copy_(rounded);
-    scales.copy_(own_scales);
-  };
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const at::Tensor weight = weights[i].to(compute);
-    by_rows(weight, values[i], rows_[i].scales);
-    by_rows(weight.t(), rows_[i].transposed, rows_[i].transposed_scales);
+  if (mode() != Fp8Mode::rows) {
+    return ops::quantize_fp8_weights_(weights, values, transposed, weight_slots(), compute);
   }
+  std::vector<at::Tensor> across, scales, transposed_scales;
+  for (const Fp8Layer::Rows& rows : rows_) {
+    across.push_back(rows.transposed);
+    scales.push_back(rows.scales);
+    transposed_scales.push_back(rows.transposed_scales);
+  }
+  ops::quantize_fp8_weight_rows_({weights, values, across, scales, transposed_scales}, weight_slots(), compute);
+}
+
+at::Tensor Fp8Linears::saturated() const {
+  const at::NoGradGuard no_grad;
+  const ops::Fp8Counts counts = ops::fp8_counts(slots_.narrow(0, 0, 2 * count()));
+  const at::Tensor share = counts.clamped.to(at::kDouble) / (counts.rows.clamp_min(1) * widths_);
+  return at::zeros({2, all_}, share.options()).index_copy_(1, places_, share.view({2, count()}));
 }
 
 at::Tensor Fp8Linears::maxima() const {

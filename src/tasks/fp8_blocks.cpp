@@ -1,6 +1,6 @@
 #include "hrm/tasks/fp8_blocks.h"
 
-#include <set>
+#include <ATen/ATen.h>
 
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
@@ -19,6 +19,12 @@ nn::Fp8LinearsOptions options_of(const config::PrecisionConfig& p) {
           .skip = p.fp8_skip};
 }
 
+constexpr const char* kSaturatedKinds[] = {"input", "gradient"};
+
+std::string saturated_name(const nn::NamedLinear& layer, const char* kind) {
+  return cat("fp8/", layer.name, "/", kind, "/saturated");
+}
+
 }  // namespace
 
 std::vector<nn::NamedLinear> fp8_candidates(torch::nn::Module& model) {
@@ -31,9 +37,12 @@ std::vector<nn::NamedLinear> fp8_layers(torch::nn::Module& model, const config::
   return nn::without_skipped(fp8_candidates(model), precision.fp8_skip);
 }
 
-std::vector<std::string> fp8_metric_names() {
+std::vector<std::string> fp8_metric_names(torch::nn::Module& model) {
   std::vector<std::string> names;
   for (const std::string& value : nn::Fp8Linears::value_names()) names.push_back("fp8/" + value);
+  for (const char* kind : kSaturatedKinds) {
+    for (const nn::NamedLinear& layer : fp8_candidates(model)) names.push_back(saturated_name(layer, kind));
+  }
   return names;
 }
 
@@ -42,6 +51,10 @@ Fp8Blocks::Fp8Blocks(const config::PrecisionConfig& precision, models::LanguageM
       all_(models::token_linears(model).size()),
       with_bias_(all_ - fp8_candidates(model).size()),
       linears_(fp8_candidates(model), options_of(precision)) {
+  for (const char* kind : kSaturatedKinds) {
+    for (const nn::NamedLinear& layer : fp8_candidates(model)) unused_metrics_.insert(saturated_name(layer, kind));
+    for (const nn::NamedLinear& layer : linears_.layers()) unused_metrics_.erase(saturated_name(layer, kind));
+  }
   if (keeps_copies) return;
   std::vector<nn::Linear*> layers;
   for (const nn::NamedLinear& layer : linears_.layers()) layers.push_back(layer.linear);
@@ -61,6 +74,16 @@ void Fp8Blocks::begin_step(int64_t step) {
 void Fp8Blocks::update_scales(parallel::Comm& comm) const {
   if (!comm.alone()) reduce_maxima(comm, linears_.maxima());
   linears_.update_scales();
+}
+
+at::Tensor Fp8Blocks::metrics(const parallel::Comm& comm) const {
+  // All ranks know the values alike, and each has as many positions as the others.
+  return at::cat({linears_.values() * (comm.main() ? 1 : 0), linears_.saturated().flatten() / comm.ranks()});
+}
+
+NamedValues Fp8Blocks::only_used(NamedValues metrics) const {
+  std::erase_if(metrics, [&](const auto& metric) { return unused_metrics_.count(metric.first) > 0; });
+  return metrics;
 }
 
 std::string Fp8Blocks::describe(const std::string& others, const Runtime& runtime) const {

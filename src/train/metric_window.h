@@ -19,11 +19,12 @@ class MetricWindow : public Stateful {
   // `switched`: the task's sums have some that a resume may switch on and off (Task::has_switched_metrics).
   MetricWindow(int64_t task_sums, int64_t extras, bool several_ranks, bool switched = false);
 
-  // Prefix of the state's names. Earlier versions kept fewer values, under the second one. That window is dropped, so
-  // the first line after such a resume covers only later steps.
-  // A window with switched metrics has the third one, so a resume that switches drops the open window alike.
-  static constexpr const char *kStatePrefix = "loop.open_window.", *kEarlierStatePrefix = "loop.window_",
-                              *kSwitchedStatePrefix = "loop.switched_window.";
+  // Prefix of the state's names. A window with switched metrics has the second one, so a resume that switches drops the
+  // open window. Earlier versions kept fewer values, under the last two. Those windows are dropped, too: the first line
+  // after such a resume covers only later steps.
+  static constexpr const char *kStatePrefix = "loop.open_window.", *kSwitchedStatePrefix = "loop.switched_sums.",
+                              *kEarlierStatePrefix = "loop.window_",
+                              *kEarlierSwitchedStatePrefix = "loop.switched_window.";
   // The sums and the number of steps; clocks are of this process.
   void visit_state(StateVisitor& visitor) override;
 

@@ -135,8 +135,9 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
                      bool accept_data_change) {
   auto whole = parallel::GatheredState::room_for(*this);
   std::vector<std::string> optional = StepGuard::optional_state();
-  optional.insert(optional.end(), {MetricWindow::kStatePrefix, MetricWindow::kSwitchedStatePrefix,
-                                   MetricWindow::kEarlierStatePrefix, EarlyStop::kStatePrefix});
+  optional.insert(optional.end(),
+                  {MetricWindow::kStatePrefix, MetricWindow::kSwitchedStatePrefix, MetricWindow::kEarlierStatePrefix,
+                   MetricWindow::kEarlierSwitchedStatePrefix, EarlyStop::kStatePrefix});
   const std::vector<std::string> of_task = task_.optional_state();
   optional.insert(optional.end(), of_task.begin(), of_task.end());
   checkpoint::load_checkpoint(checkpoint, whole, optional);

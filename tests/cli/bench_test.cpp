@@ -286,6 +286,22 @@ TEST(BenchFp8, ProductsPassesAndStepsOfEachWidth) {
   }
 }
 
+TEST(BenchFp8, AStoppedOneRemovesItsTokens) {
+  const TempDir dir;
+  const fs::path temporary = dir / "tmp";
+  fs::create_directory(temporary);
+  // Stops what the shell becomes, as soon as the folder of tokens is there.
+  const std::string at = test::quoted(temporary.string());
+  const std::string shell = "TMPDIR=" + at + "; export TMPDIR; (while [ -d " + at + " ]; do [ -e " + at +
+                            "/*/train.jsonl ] && kill -TERM $$ && break; sleep 0.05; done) & exec env";
+  const Result result =
+      run({"bench", "fp8", "--widths", "32", "--steps", "1000000", "--settle", "0", "lm.layers=1", "lm.num_heads=2",
+           "data.decoder_len=16", "train.global_batch_size=2", "runtime.device=cpu", "runtime.threads=1"},
+          {.shell = shell, .environment = "", .input = ""});
+  EXPECT_EQ(result.code, -1) << "it ended otherwise than by a signal: " << result.err;
+  EXPECT_EQ(entries(temporary), 0U) << "the random tokens are still there";
+}
+
 TEST(BenchFp8, Refusals) {
   const std::vector<std::string> words = {"bench", "fp8", "--widths"};
   expect_refusal(ExitCode::environment, {"bench", "fp8"}, {"runtime.device is 'cuda'", "runtime.device=cpu"});

@@ -101,7 +101,7 @@ TEST(DashboardCurve, ValuesThatAreNotFiniteAreMarks) {
   for (const double mean : huge.thin(INT64_MIN, INT64_MAX, 100).means) EXPECT_TRUE(std::isfinite(mean));
 }
 
-class DashboardReader : public testing::Test {
+class DashboardReader : public ::testing::Test {
  protected:
   DashboardReader() : folder_(dir_.path() / "run") { fs::create_directory(folder_); }
 

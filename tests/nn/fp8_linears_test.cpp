@@ -273,6 +273,55 @@ TEST(Fp8Linears, FrozenWeightsHaveNoGradient) {
   EXPECT_FALSE(frozen.weight().grad().defined());
 }
 
+// Of a step whose input is larger than the history says, the share of what each layer has clamped.
+TEST(Fp8Linears, TellsHowManyValuesWereClamped) {
+  Fp8Blocks model;
+  const std::vector<NamedLinear> all = model.linears();
+  const at::Tensor x = model.input();
+  const size_t first_norm = 0, gate_up = 2;
+  ASSERT_EQ(all[first_norm].name, "layers.0.self_attn.qkv_proj");
+  ASSERT_EQ(all[gate_up].name, "layers.0.mlp.gate_up_proj");
+  Fp8Linears fp8(all, {.skip = "layers.1.self_attn.*"});
+  EXPECT_TRUE(at::equal(fp8.saturated(), at::zeros({2, 8}, at::kDouble)));
+  // A pass before update_scales() forgets it.
+  const auto run = [&](const at::Tensor& input, const at::Tensor& grad) {
+    model.parameters.zero_grad();
+    fp8.begin_step(false);
+    fp8.quantize_weights();
+    const at::Tensor in = input.detach().clone().requires_grad_();
+    model.forward(in).backward(grad);
+    const at::Tensor got = fp8.saturated();
+    fp8.update_scales();
+    fp8.count_step();
+    EXPECT_TRUE((fp8.saturated() == 0).all().item<bool>());
+    return got;
+  };
+  const at::Tensor grad = at::ones_like(x) / 1000;
+  EXPECT_TRUE((run(x, grad) == 0).all().item<bool>()) << "scales of the tensors themselves";
+  const at::Tensor same = run(x, grad);
+  EXPECT_LT(same.max().item<double>(), 0.01) << same;
+
+  // The gradient of the last layer is that of the block.
+  at::Tensor large = grad.clone();
+  large.narrow(1, 0, 3).mul_(100);  // of 24 positions
+  const at::Tensor after = run(x, large);
+  ASSERT_EQ(all[7].name, "layers.1.mlp.down_proj");
+  EXPECT_DOUBLE_EQ(after[1][7].item<double>(), 3.0 / Fp8Blocks::kLength);
+  EXPECT_TRUE((after.select(0, 1).narrow(0, 0, 4) > 0).all().item<bool>()) << after;
+  for (const int skipped : {4, 5}) EXPECT_EQ(after[1][skipped].item<double>(), 0);
+  EXPECT_LT(after[0].max().item<double>(), 0.01) << "inputs are as before";
+
+  // Norms keep their inputs in range, but not what comes from attention.
+  {
+    const at::NoGradGuard no_grad;
+    at::Tensor(all[gate_up].linear->weight()).mul_(30);
+    model.parameters.refresh_compute();
+  }
+  const at::Tensor wide = run(x, grad);
+  EXPECT_GT(wide[0][3].item<double>(), 0.05) << "the input of down_proj is larger";
+  EXPECT_LT(wide[0][gate_up].item<double>(), 0.01);
+}
+
 struct Copied : StateVisitor {
   void tensor(const std::string& name, at::Tensor& tensor, StateRole, StateSlice) override {
     if (load) {

@@ -119,6 +119,7 @@ TEST(KernelsAloneGpu, Fp8Block) {
     };
     const auto run = [&] {
       Tensors out;
+      for (const at::Tensor& each : {slot, grad_slot}) each.narrow(0, 5, 3).zero_();  // what they have counted
       const Fp8Normed normed = weighted_rms_norm_fp8(x, weight, 1e-5, slot, true);
       bytes(normed.y, out);
       out.push_back(normed.rstd);
@@ -129,14 +130,39 @@ TEST(KernelsAloneGpu, Fp8Block) {
       out.push_back(gates.act_transposed.view(at::kByte));
       bytes(qkv_heads_backward_fp8(q, q, q, angle.cos(), angle.sin(), grad_slot, true, true), out);
       bytes(fp8_pair(x, grad_slot, true, true, 0), out);
+      bytes(swiglu_backward_fp8(x, gate_up, grad_slot, true, slot, true, false, 0).gate_up, out);
       const Fp8Swiglu whole =
           fp8_linear_swiglu({normed.y.values, {}, slot}, {weight8, slot}, slot, at::kBFloat16);  // 2 x 128 wide
       bytes(whole.act, out);
       out.push_back(whole.gate_up);
+      for (const at::Tensor& each : {slot, grad_slot}) out.push_back(each.clone().view(at::kByte));
       return out;
     };
     expect_same_each_time(run, kTimes, cat("rows ", rows));
   }
+}
+
+TEST(KernelsAloneGpu, Fp8WeightRows) {
+  HRM_NEEDS_GPU();
+  std::vector<at::Tensor> weights, values, transposed, scales, transposed_scales;
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{272, 144}, {48, 80}, {1040, 768}}) {
+    weights.push_back(normal({rows, columns}, 1, at::kFloat, at::kCUDA));
+    values.push_back(at::empty({rows, columns}, weights.back().options().dtype(at::kFloat8_e4m3fn)));
+    transposed.push_back(at::empty({columns, rows}, values.back().options()));
+    scales.push_back(at::empty({rows}, weights.back().options()));
+    transposed_scales.push_back(at::empty({columns}, weights.back().options()));
+  }
+  const at::Tensor slots = make_fp8_wide_slots(3, false, at::kCUDA);
+  const auto run = [&] {
+    quantize_fp8_weight_rows_({weights, values, transposed, scales, transposed_scales}, slots, at::kBFloat16);
+    Tensors out{slots.clone()};
+    for (size_t i = 0; i < weights.size(); ++i) {
+      for (const at::Tensor& bytes : {values[i], transposed[i]}) out.push_back(bytes.clone().view(at::kByte));
+      for (const at::Tensor& floats : {scales[i], transposed_scales[i]}) out.push_back(floats.clone());
+    }
+    return out;
+  };
+  expect_same_each_time(run, kTimes, "weights");
 }
 
 // Rows in registers and rows that are read twice; tiles whose edges are beyond the matrix.

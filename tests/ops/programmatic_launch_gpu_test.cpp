@@ -205,6 +205,7 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     const int64_t rows = input.size(0) * input.size(1) / 16 * 16;
     const at::Tensor x = input.view({-1, kWidth}).narrow(0, 0, rows);
     slots.select(1, 2).zero_();
+    slots.narrow(1, 5, 3).zero_();  // what they have counted
     const Fp8Normed first = weighted_rms_norm_fp8(x, ones, kEps, slot(0), true);
     between();
     const at::Tensor again = weighted_rms_norm_transposed_fp8(x, ones, first.rstd, slot(0));
@@ -233,6 +234,9 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
     between();
     const Fp8SwigluGradient gates = swiglu_backward_fp8(grad_act, gate_up, slot(5), true, slot(2), true, true);
     between();
+    const Fp8SwigluGradient current =
+        swiglu_backward_fp8(grad_act, gate_up, slot(5), true, slot(2), true, false, 0);  // two kernels more
+    between();
     const at::Tensor sums = at::zeros({2 * kInner, kWidth}, ones.options());
     fp8_accumulate_(sums, gates.gate_up.transposed, second.y.transposed, slot(5), slot(1));
     between();
@@ -243,8 +247,9 @@ Chain training_fp8(const Block& block, at::ScalarType dtype) {
             bytes(again),
             bytes(grad_qkv.transposed),
             bytes(gates.act_transposed),
+            bytes(current.gate_up.transposed),
             sums,
-            slots.clone()};
+            bytes(slots.clone())};
   };
 }
 

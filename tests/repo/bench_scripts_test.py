@@ -556,7 +556,8 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 while (runs / "wait").exists():
     time.sleep(0.01)
 bits = 2.0 + 0.1 * int(keys["run.seed"]) + (0.01 if "precision.blocks" in keys else 0)
-end = dict([("step", int(keys["train.steps"])), ("perf/step_ms", 7), ("train/fp8/input/saturated", 0.25)])
+end = dict([("step", int(keys["train.steps"])), ("perf/step_ms", 7), ("train/fp8/input/saturated", 0.25),
+            ("train/fp8/layers.0.mlp/input/saturated", 0.00125)])
 for key in ("loss", "bits_per_byte", "accuracy", "tokens"):
     end["eval/" + key] = bits
 (folder / "metrics.jsonl").write_text(json.dumps(end))
@@ -590,8 +591,8 @@ for key in ("loss", "bits_per_byte", "accuracy", "tokens"):
         self.assertEqual(len(calls), 6 + 3, "wide has one seed")
         self.assertEqual({tuple(call.split()[2:]) for call in calls},
                          {("None", "None"), ("delayed", "1"), ("current", "1")})
-        self.assertIn("| decoder, 1,000 steps | bf16 | 2.0000, 2.1000 | - | - | 25.0 % | 7.0 |", done.stdout)
-        self.assertIn("| decoder, 1,000 steps | delayed | 2.0100, 2.1100 | +0.49 % | +0.0100 | 25.0 % | 7.0 |",
+        self.assertIn("| decoder, 1,000 steps | bf16 | 2.0000, 2.1000 | - | - | 25.0 % | 0.125 % | 7.0 |", done.stdout)
+        self.assertIn("| decoder, 1,000 steps | delayed | 2.0100, 2.1100 | +0.49 % | +0.0100 | 25.0 % | 0.125 % | 7.0 |",
                       done.stdout)
         self.assertIn("| wide, 3,000 steps | current | 2.0100 | +0.50 % |", done.stdout)
         self.assertEqual((self.folder / "table.md").read_text(), done.stdout)
@@ -603,6 +604,58 @@ for key in ("loss", "bits_per_byte", "accuracy", "tokens"):
         done, _ = self.start("--jobs", "2")
         self.assertEqual((done.returncode, done.stdout), (3, ""))
         self.assertRegex(done.stderr, "^error: decoder_.* ended with 1: error: no room\n$")
+
+
+class Lora8Accuracy(unittest.TestCase):
+    """With a stand-in for hrm_train that writes what the script reads."""
+
+    STAND_IN = """#!{python}
+import json, os, pathlib, sys
+words = sys.argv[1:]
+value = lambda name: pathlib.Path(words[words.index(name) + 1])
+of = dict(w.split("=", 1) for w in words if "=" in w)
+with open(os.environ["CALLS"], "a") as calls:
+    print(" ".join([words[0], of.get("run.name", ""), of.get("run.seed", ""), of.get("hf.quantize", "")]), file=calls)
+if words[0] == "data":
+    value("--out").mkdir()
+    for name in ("val.jsonl", "tokenizer.json", "tokenizer_config.json", "config.json"):
+        (value("--out") / name).write_text("x")
+    (value("--out") / "train.jsonl").write_text("".join(str(i) + chr(10) for i in range(int(value("--train").name) * 4)))
+elif words[0] == "export":
+    value("--out").mkdir()
+    (value("--out") / "config.json").write_text("x")
+elif words[0] == "eval":
+    value("--report").mkdir(parents=True)
+    share = float(os.environ["E4M3"]) if "e4m3" in value("--report").name else 0.5
+    (value("--report") / "eval.json").write_text(json.dumps(dict(answers=dict([("pass@1", dict(mean=share))]))))
+"""
+
+    def start(self, share):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="hrm_lora8_test_")))
+        program = folder / "hrm_train"
+        program.write_text(self.STAND_IN.format(python=sys.executable))
+        program.chmod(0o755)
+        done = None
+        for _ in range(2):  # the second time it only reads
+            done = subprocess.run([sys.executable, "-B", ROOT / "scripts/bench/lora8_accuracy.py", "--binary", program, "--out",
+                                   folder / "out", "--seeds", "2"], capture_output=True, text=True, timeout=60,
+                                  env={"PATH": "/usr/bin:/bin", "CALLS": str(folder / "calls"), "E4M3": share})
+        return done, (folder / "calls").read_text().splitlines(), folder / "out"
+
+    def test_arms_of_equal_seeds_inside_and_outside(self):
+        done, calls, out = self.start("0.505")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        trained = [call.split()[1:] for call in calls if call.startswith("train")]
+        self.assertEqual(trained, [[f"base_{seed}_run", seed] if arm is None else [f"{arm}_{seed}", seed, quantize]
+                                   for seed in "01" for arm, quantize in ((None, ""), ("bf16", "none"), ("e4m3", "fp8"))])
+        self.assertEqual(len(out.joinpath("tuned/train.jsonl").read_text().splitlines()), 300 * 4)
+        # 1,000 of 2,000: 0.5 +- 0.0219.
+        self.assertIn("| bf16 | 1,000 of 2,000 | 50.0 % | 47.8 to 52.2 % |", done.stdout)
+        self.assertIn("| e4m3 | 1,010 of 2,000 | 50.5 % |", done.stdout)
+        self.assertIn("pass@1 of e4m3 is inside of", done.stdout)
+        done, _, _ = self.start("0.53")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("pass@1 of e4m3 is outside of", done.stdout)
 
 
 class PolychromicQuality(unittest.TestCase):
@@ -776,6 +829,11 @@ class WrongInput(unittest.TestCase):
         self.refused(script, 3, "cannot write", "--binary", "/bin/true", "--out", self.dir / "no/x.md")
         self.refused(script, 4, "there is no folder", "--binary", "/bin/true", "--data", self.dir / "no")
         self.refused(script, 2, "above 0", "--minutes", "0")
+
+    def test_lora8_accuracy(self):
+        script = "lora8_accuracy.py"
+        self.refused(script, 3, "'/no/hrm_train' is no program", "--binary", "/no/hrm_train", "--out", self.dir / "x")
+        self.refused(script, 2, "at least 1", "--seeds", "0", "--out", self.dir / "x")
 
     def test_save_cost(self):
         script = "save_cost.py"

@@ -3,6 +3,7 @@
 
 #include "hrm/checkpoint/checkpoint.h"
 #include "support/overrides.h"
+#include "train/fp8_experts_cases.h"
 #include "train/small_language.h"
 
 namespace hrm {
@@ -68,6 +69,12 @@ TEST(Fp8OnAGpu, TheStartSaysThatSmallLayersGainNothing) {
   HRM_NEEDS_GPU();
   SmallLanguage run(fresh_folder("runs"), on_gpu({"data.encoder_len=32", "precision.blocks=fp8"}, true));
   EXPECT_NE(run.task.describe().find("gain nothing here"), std::string::npos) << run.task.describe();
+}
+
+// A captured step in fp8 beside an eager one in bf16.
+TEST(Fp8OnAGpu, ExpertsAndRoutersHaveTheGradientsOfBf16) {
+  HRM_NEEDS_GPU();
+  testing::check_gradients_of_experts({"runtime.device=cuda", "train.global_batch_size=64"});
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -176,7 +176,7 @@ TEST(Polychromic, FlopsAreThoseOfTheRowsAsTheyArePadded) {
     run.task.load_batch(1, 1);
     run.task.prepare_step(1);
     const double counted = run.task.flops_per_step();
-    run.task.take_performance(1, 1);
+    run.task.take_performance(1, 1, {});
     EXPECT_EQ(run.task.flops_per_step(), counted) << "of the steps before, until there is one since";
     return counted;
   };

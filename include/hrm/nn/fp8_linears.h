@@ -137,6 +137,12 @@ class Fp8Linears : public Stateful {
   // Their names, e.g. "input/scale_max".
   static std::vector<std::string> value_names();
 
+  // Of the passes since the last update_scales(): the share of each layer's values that were clamped because they were
+  // beyond the range of their delayed scale. (2, all layers) float64, of inputs and of gradients, in the order of the
+  // constructor's `layers`; zeros of those that are left out and with other modes. Weights have scales of their own
+  // maxima, which clamp nothing. A few small kernels; can be captured.
+  at::Tensor saturated() const;
+
   void visit_state(StateVisitor& visitor) override;
 
  private:
@@ -153,6 +159,9 @@ class Fp8Linears : public Stateful {
   // Rows of inputs, gradients and weights; behind them unused ones, so that the sizes do not depend on what is skipped.
   at::Tensor slots_, history_;
   at::Tensor values_;
+  int64_t all_ = 0;    // layers of the constructor
+  at::Tensor places_;  // (layers) int64: where they are among those
+  at::Tensor widths_;  // (2 layers) float64: of a row of each layer's input, then of its gradient
   int64_t form_ = 0, steps_ = 0;
 };
 

@@ -9,9 +9,11 @@
 // only the transposed 8-bit values are kept for the backward pass: one byte an element, or none if x itself is kept
 // anyway. The weight is transposed where its product needs it, or once for all.
 //
-// A *wide slot* is a contiguous float32 row {scale, 1 / scale, amax, largest, 1 / scale, 0, 0, 0}: a slot as in
+// A *wide slot* is a contiguous float32 row {scale, 1 / scale, amax, largest, 1 / scale, counts}: a slot as in
 // hrm/ops/fp8.h, the largest finite value of the tensor's format (448 or 57,344), and the inverse scale again, at an
-// address that the library reads it from. fp8_update_scales_ takes rows of this length, too.
+// address that the library reads it from. fp8_update_scales_ takes rows of this length, too, and clears the counts.
+// They are integers: the rows that were quantised by this slot (32 bits), and how many of their values were clamped
+// (64 bits), i.e. |x| * scale was above 1.00001 largest. NaN is not clamped. Counts of weights stay zero.
 //
 // The number of rows and both sizes of the weight must be multiples of 16. The reference (CPU, and any GPU with
 // ops.backend=reference) multiplies the values in float32. GPUs of compute capability 8.9 or later use the library's
@@ -31,8 +33,15 @@ constexpr double kFp8MaxE5m2 = 57344;
 // (count, 8): wide slots with scale 1, of e4m3 tensors or of e5m2 tensors.
 at::Tensor make_fp8_wide_slots(int64_t count, bool e5m2, at::Device device);
 
+// Views of the counts of wide slots (count, 8).
+struct Fp8Counts {
+  at::Tensor rows;     // (count) int32
+  at::Tensor clamped;  // (count) int64
+};
+Fp8Counts fp8_counts(const at::Tensor& slots);
+
 // x (n, K), float32, bfloat16 or float16 -> its 8-bit values (n, K), and the same transposed, (K, n). What is not asked
-// for is undefined. Raises the wide slot's amax.
+// for is undefined. Raises the wide slot's amax, and counts.
 std::tuple<at::Tensor, at::Tensor> quantize_fp8_pair(const at::Tensor& x, const at::Tensor& slot, bool e5m2,
                                                      bool values = true, bool transposed = true);
 // The same into tensors that are there.
@@ -71,7 +80,8 @@ at::Tensor transposed_weight(const Fp8Weight& weight);
 // residual: shaped and typed like the result, added before the only rounding; its gradient is that of y.
 //
 // x_is_kept: something else keeps x for its backward pass. Then this op keeps x, too, which takes no memory, and
-// quantises it once more in its own backward pass: the same bits. The scale in its slot must not change in between.
+// quantises it once more in its own backward pass: the same bits, and counted twice. The scale in its slot must not
+// change in between.
 at::Tensor fp8_linear(const at::Tensor& x, const Fp8Weight& weight, const at::Tensor& x_slot,
                       const at::Tensor& grad_slot, bool e5m2, const at::Tensor& master,
                       const std::optional<at::Tensor>& grad_weight, std::optional<double> margin = std::nullopt,

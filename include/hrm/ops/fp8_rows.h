@@ -26,6 +26,18 @@ namespace hrm::ops {
 std::tuple<at::Tensor, at::Tensor> quantize_fp8_rows(const at::Tensor& x,
                                                      const std::optional<at::Tensor>& factors = std::nullopt);
 
+// Weights (out, in), all at once: what quantize_fp8_rows gives of each, and of each transposed. Lists have one entry a
+// weight. Weights are contiguous and of one dtype: float32, bfloat16 or float16.
+struct Fp8WeightRows {
+  at::TensorList weights;
+  at::TensorList values, transposed;         // (out, in) and (in, out) Float8_e4m3fn, contiguous
+  at::TensorList scales, transposed_scales;  // (out) and (in) float32, contiguous
+};
+// Each number is rounded to `compute` first: masters give the bits that their copies in that dtype would give. Row i of
+// `slots`, wide slots (n, 8) of fp8_linear.h, gets the largest magnitude of weight i, and the scale of that. On a GPU
+// each weight is read twice, if its sizes are multiples of 16.
+void quantize_fp8_weight_rows_(const Fp8WeightRows& w, const at::Tensor& slots, at::ScalarType compute);
+
 // out (columns, rows) = values (rows, columns) transposed, both Float8_e4m3fn and contiguous; ones: (columns) float32,
 // contiguous, becomes all 1: the scales of the rows of `out`, whose own scales were folded into the other operand.
 // `out` may not overlap `values`.

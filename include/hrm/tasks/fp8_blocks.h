@@ -6,6 +6,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
 #include "hrm/state/registry.h"
+#include "hrm/tasks/task.h"
 
 namespace hrm::tasks {
 
@@ -26,8 +28,9 @@ std::vector<nn::NamedLinear> fp8_candidates(torch::nn::Module& model);
 // Those of them that do: precision.fp8_skip leaves some out. Error(usage) as nn::without_skipped.
 std::vector<nn::NamedLinear> fp8_layers(torch::nn::Module& model, const config::PrecisionConfig& precision);
 
-// Names of the metrics, "fp8/..." in the order of nn::Fp8Linears::values().
-std::vector<std::string> fp8_metric_names();
+// Names of the metrics, "fp8/...": those of nn::Fp8Linears::values(), and behind them fp8/<layer>/input/saturated of
+// all candidates, then fp8/<layer>/gradient/saturated.
+std::vector<std::string> fp8_metric_names(torch::nn::Module& model);
 
 class Fp8Blocks : public Stateful {
  public:
@@ -50,7 +53,11 @@ class Fp8Blocks : public Stateful {
   // Whether the step begun runs otherwise than the one before: no earlier mode comes back.
   bool changed_mode() const { return changed_mode_; }
 
-  const at::Tensor& values() const { return linears_.values(); }  // of fp8_metric_names(), one step late
+  // A rank's share of the sums of a step, (fp8_metric_names()) float64: behind its last backward pass and before
+  // update_scales(). The first ones are of the step before. Device work.
+  at::Tensor metrics(const parallel::Comm& comm) const;
+  // Without the metrics of layers that precision.fp8_skip leaves out.
+  NamedValues only_used(NamedValues metrics) const;
   const nn::Fp8Linears& linears() const { return linears_; }
 
   // For the start of the log: which layers train in 8 bits, and that `others` do not.
@@ -63,6 +70,7 @@ class Fp8Blocks : public Stateful {
   size_t all_ = 0, with_bias_ = 0;  // linear layers of token blocks, and those of them with a bias
   nn::Fp8Linears linears_;
   bool changed_mode_ = false;
+  std::set<std::string> unused_metrics_;
 };
 
 }  // namespace hrm::tasks

@@ -35,7 +35,7 @@ using Mixtures = std::vector<std::pair<std::string, nn::MoeFeedForward*>>;
 void check_fp8_rows(const config::Config& config, int64_t rows);
 
 // LanguageTask::metric_names and LanguageTask::group_defaults of a configuration's model.
-std::vector<std::string> language_metric_names(const config::Config& config, const Mixtures& mixtures);
+std::vector<std::string> language_metric_names(const config::Config& config, models::LanguageModel& model);
 optim::GroupDefaults language_group_defaults(const Mixtures& mixtures);
 
 class LanguageTask : public Task {
@@ -47,7 +47,7 @@ class LanguageTask : public Task {
   optim::GroupDefaults group_defaults() const override { return language_group_defaults(mixtures_); }
   // Values of the step: loss, cross_entropy, tokens. With a reasoning core: gate, and deep_supervision and halting if
   // they have a weight. With experts: auxiliary, and for each mixture load_entropy, load_max and dropped (nn::MoeLoad),
-  // one step late. With precision.blocks=fp8, one step late: fp8/<kind of tensor>/... (nn::Fp8Linears::values).
+  // one step late. With precision.blocks=fp8: fp8_metric_names(), of which nn::Fp8Linears::values() are one step late.
   const std::vector<std::string>& metric_names() const override { return metric_names_; }
   bool has_switched_metrics() const override { return fp8_ != nullptr; }
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;

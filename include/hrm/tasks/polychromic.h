@@ -47,7 +47,8 @@ class PolychromicTask : public Task {
   bool has_switched_metrics() const override { return fp8_ != nullptr; }
   // Means over the steps that have a value: diversity and rewards over those that sampled.
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override {
-    return metrics_.summarize(sums, steps);
+    NamedValues means = metrics_.summarize(sums, steps);
+    return fp8_ ? fp8_->only_used(std::move(means)) : means;
   }
   // Milliseconds of a step. By the device's clock: forward_ms, backward_ms, optimizer_ms. By the host's clock, if it
   // samples: merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms, diversity_ms, and train_ms (the rest of

@@ -1,5 +1,6 @@
 // hrm_train bench fp8.
 #include <ATen/ATen.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,8 +9,10 @@
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "commands/bench/step.h"
 #include "commands/bench/timer.h"
@@ -38,14 +41,54 @@ using metrics::fixed;
 constexpr int64_t kVocabulary = 32000;
 constexpr int64_t kBatches = 4;  // of different tokens
 
-// A folder of random tokens, removed by the destructor.
+// Removes a folder when SIGTERM, SIGINT or SIGHUP ends the program, which has no other use for them. Threads that begin
+// while it lives leave these signals to one thread, which may do more than a signal handler.
+class RemovedOnSignals {
+ public:
+  explicit RemovedOnSignals(const std::filesystem::path& folder) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, number);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+    thread_ = std::jthread([folder, signals](const std::stop_token& stop) {
+      constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 50'000'000};
+      while (!stop.stop_requested()) {
+        const int number = sigtimedwait(&signals, nullptr, &kLook);
+        if (number < 0) continue;
+        std::error_code ignored;
+        std::filesystem::remove_all(folder, ignored);
+        pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+        raise(number);
+      }
+    });
+  }
+  ~RemovedOnSignals() {
+    thread_.request_stop();
+    thread_.join();
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  RemovedOnSignals(const RemovedOnSignals&) = delete;
+  RemovedOnSignals& operator=(const RemovedOnSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+  std::jthread thread_;
+};
+
+// A folder of random tokens, removed by the destructor, and by signals that end the program. Made before computing
+// begins threads, which would not leave signals to it.
 class RandomTokens {
  public:
-  RandomTokens(int64_t rows, int64_t length) {
+  RandomTokens() {
     std::string name = (std::filesystem::temp_directory_path() / "hrm_bench_fp8_XXXXXX").string();
     require(mkdtemp(name.data()) != nullptr, ExitCode::environment, "cannot make the folder '", name,
             "'; let TMPDIR name one that can be written");
     folder_ = name;
+    on_signals_ = std::make_unique<RemovedOnSignals>(folder_);
+  }
+  // In place of those before.
+  void write(int64_t rows, int64_t length) const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) std::filesystem::remove_all(entry);
     write_text_atomic(folder_ / "meta.json",
                       Json{{"vocab_size", kVocabulary}, {"pad_id", 0}, {"bos_id", -1}, {"eos_id", -1}}.dump());
     std::ostringstream lines;
@@ -62,6 +105,7 @@ class RandomTokens {
     write_text_atomic(folder_ / "train.jsonl", lines.str());
   }
   ~RandomTokens() {
+    on_signals_ = nullptr;
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
@@ -72,6 +116,7 @@ class RandomTokens {
 
  private:
   std::filesystem::path folder_;
+  std::unique_ptr<RemovedOnSignals> on_signals_;
 };
 
 // The decoder of a width, unless overrides say otherwise. About as many tokens for each, and layers so that all fit.
@@ -259,7 +304,7 @@ Json step_in(const BenchFp8Options& o, int64_t width, const std::string& data, b
   return out;
 }
 
-Json bench_width(const BenchFp8Options& o, int64_t width) {
+Json bench_width(const BenchFp8Options& o, int64_t width, const RandomTokens& tokens) {
   const config::Config config = checked_config(o, width);
   const Runtime runtime = ops::start_runtime_and_ops(config);
   const auto& train = config.train;
@@ -289,7 +334,7 @@ Json bench_width(const BenchFp8Options& o, int64_t width) {
   std::cout << "  a block's products take " << fixed(wide, 1) << " and " << fixed(narrow, 1) << " us, ratio "
             << fixed(wide / narrow, 2) << "; quantising passes take " << fixed(passes, 1) << " us\n";
 
-  const RandomTokens tokens(kBatches * train.global_batch_size, config.data.decoder_len);
+  tokens.write(kBatches * train.global_batch_size, config.data.decoder_len);
   json["step"] = step_in(o, width, tokens.folder(), false, runtime.device);
   json["fp8_step"] = step_in(o, width, tokens.folder(), true, runtime.device);
   const double ms = json["step"]["step_ms"]["median"], ms8 = json["fp8_step"]["step_ms"]["median"];
@@ -322,12 +367,13 @@ void print_steps(const Json& widths) {
 
 int run_bench_fp8(const BenchFp8Options& o) {
   for (const int64_t width : o.widths) checked_config(o, width);
+  const RandomTokens tokens;
   Json json;
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
   json["overrides"] = o.overrides;
   json["steps"] = o.steps;
   json["widths"] = Json::array();
-  for (const int64_t width : o.widths) json["widths"].push_back(bench_width(o, width));
+  for (const int64_t width : o.widths) json["widths"].push_back(bench_width(o, width, tokens));
   print_steps(json["widths"]);
   if (!o.json_out.empty()) {
     write_text_atomic(o.json_out, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");

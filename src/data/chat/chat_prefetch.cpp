@@ -10,7 +10,7 @@ namespace hrm::data {
 class ChatPrefetch::Producer {
  public:
   Producer(std::function<ChatBatch()> make, int64_t depth)
-      : make_(std::move(make)), ring_(std::make_shared<internal::BufferRing<ChatBatch>>()) {
+      : make_(std::move(make)), ring_(std::make_shared<internal::BufferRing<ChatBatch>>("chats")) {
     for (int64_t i = 0; i < depth; ++i) ring_->add(std::make_unique<ChatBatch>());
     thread_ = std::thread([this] { run(); });
   }

@@ -80,6 +80,16 @@ void check_swiglu_backward_fp8(const at::Tensor& grad_act, const at::Tensor& gat
   check_wide_slot(kOp, "act_slot", act_slot, gate_up);
 }
 
+void check_swiglu_backward_fp8_scale_now(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
+                                         double margin) {
+  constexpr const char* kOp = "hrm::swiglu_backward_fp8_scale_now";
+  check_matrix(kOp, "gate_up", gate_up);
+  check_swiglu_backward(grad_act, gate_up);
+  check_wide_slot(kOp, "slot", slot, gate_up);
+  TORCH_CHECK(margin >= 0, kOp, ": margin must not be negative, got ", margin, " (gate_up has shape ", gate_up.sizes(),
+              ")");
+}
+
 void check_qkv_heads_backward_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                                   const OptionalTensor& cos, const OptionalTensor& sin, const at::Tensor& slot) {
   check_qkv_heads_backward(grad_q, grad_k, grad_v, {},
@@ -123,6 +133,11 @@ Fp8Three swiglu_backward_fp8(const at::Tensor& grad_act, const at::Tensor& gate_
   // A copy of the slot, so that its amax stays.
   return {values, across,
           std::get<1>(quantize_fp8_pair(swiglu(gate_up), act_slot.clone(), /*e5m2=*/false, /*values=*/false, true))};
+}
+
+at::Tensor swiglu_backward_fp8_scale_now(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
+                                         double margin) {
+  return fp8_scale_now(swiglu_backward(grad_act, gate_up), slot, margin);
 }
 
 Fp8Two qkv_heads_backward_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
@@ -182,8 +197,9 @@ Fp8Pair swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot, std::optio
 Fp8SwigluGradient swiglu_backward_fp8(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
                                       bool e5m2, const at::Tensor& act_slot, bool trains_gate_up, bool trains_down,
                                       std::optional<double> margin) {
-  const at::Tensor by =
-      margin ? fp8_scale_now(swiglu_backward(grad_act, gate_up), slot, *margin) : slot;  // the same values once more
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)> scale_now(
+      "hrm::swiglu_backward_fp8_scale_now");
+  const at::Tensor by = margin ? scale_now(grad_act, gate_up, slot, *margin) : slot;
   static const Op<Fp8Three(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, const at::Tensor&, bool,
                            bool)>
       op("hrm::swiglu_backward_fp8");
@@ -235,6 +251,12 @@ Fp8Three swiglu_backward_cpu(const at::Tensor& grad_act, const at::Tensor& gate_
   return composed::swiglu_backward_fp8(grad_act, gate_up, slot, e5m2, act_slot, trains_gate_up, trains_down);
 }
 
+at::Tensor swiglu_backward_scale_now_cpu(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
+                                         double margin) {
+  check_swiglu_backward_fp8_scale_now(grad_act, gate_up, slot, margin);
+  return composed::swiglu_backward_fp8_scale_now(grad_act, gate_up, slot, margin);
+}
+
 Fp8Two qkv_backward_cpu(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                         const OptionalTensor& cos, const OptionalTensor& sin, const at::Tensor& slot, bool e5m2,
                         bool transposed) {
@@ -256,6 +278,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "swiglu_backward_fp8(Tensor grad_act, Tensor gate_up, Tensor(a!) slot, bool e5m2, Tensor act_slot, "
       "bool trains_gate_up, bool trains_down) -> (Tensor, Tensor, Tensor)");
+  m.def("swiglu_backward_fp8_scale_now(Tensor grad_act, Tensor gate_up, Tensor(a!) slot, float margin) -> Tensor");
   m.def(
       "qkv_heads_backward_fp8(Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor? cos, Tensor? sin, Tensor(a!) slot, "
       "bool e5m2, bool transposed) -> (Tensor, Tensor)");
@@ -267,12 +290,13 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("fp8_linear_swiglu", &linear_swiglu_cpu);
   m.impl("swiglu_fp8", &swiglu_cpu);
   m.impl("swiglu_backward_fp8", &swiglu_backward_cpu);
+  m.impl("swiglu_backward_fp8_scale_now", &swiglu_backward_scale_now_cpu);
   m.impl("qkv_heads_backward_fp8", &qkv_backward_cpu);
 }
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   for (const char* op : {"weighted_rms_norm_fp8", "weighted_rms_norm_transposed_fp8", "fp8_linear_swiglu", "swiglu_fp8",
-                         "swiglu_backward_fp8", "qkv_heads_backward_fp8"}) {
+                         "swiglu_backward_fp8", "swiglu_backward_fp8_scale_now", "qkv_heads_backward_fp8"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

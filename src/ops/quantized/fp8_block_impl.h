@@ -6,6 +6,7 @@
 //   hrm::fp8_linear_swiglu        values, gate_up
 //   hrm::swiglu_fp8               values
 //   hrm::swiglu_backward_fp8      values, transposed, transposed activations (each or undefined)
+//   hrm::swiglu_backward_fp8_scale_now   the slot that current scaling gives the gradient
 //   hrm::qkv_heads_backward_fp8   values, transposed (or undefined)
 
 #include <tuple>
@@ -27,6 +28,8 @@ void check_fp8_linear_swiglu(const at::Tensor& x, const at::Tensor& weight, cons
 void check_swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot);
 void check_swiglu_backward_fp8(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
                                const at::Tensor& act_slot);
+void check_swiglu_backward_fp8_scale_now(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
+                                         double margin);
 void check_qkv_heads_backward_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                                   const OptionalTensor& cos, const OptionalTensor& sin, const at::Tensor& slot);
 
@@ -42,6 +45,8 @@ Fp8Two fp8_linear_swiglu(const at::Tensor& x, const at::Tensor& weight, const at
 at::Tensor swiglu_fp8(const at::Tensor& gate_up, const at::Tensor& slot);
 Fp8Three swiglu_backward_fp8(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot, bool e5m2,
                              const at::Tensor& act_slot, bool trains_gate_up, bool trains_down);
+at::Tensor swiglu_backward_fp8_scale_now(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
+                                         double margin);
 Fp8Two qkv_heads_backward_fp8(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                               const OptionalTensor& cos, const OptionalTensor& sin, const at::Tensor& slot, bool e5m2,
                               bool transposed);

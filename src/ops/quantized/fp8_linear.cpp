@@ -150,6 +150,10 @@ at::Tensor make_fp8_wide_slots(int64_t count, bool e5m2, at::Device device) {
   return slots;
 }
 
+Fp8Counts fp8_counts(const at::Tensor& slots) {
+  return {slots.view(at::kInt).select(1, 5), slots.view(at::kLong).select(1, 3)};
+}
+
 void quantize_fp8_pair_into(const at::Tensor& x, const OptionalTensor& values, const OptionalTensor& transposed,
                             const at::Tensor& slot) {
   static const Op<Pair> op("hrm::quantize_fp8_pair_");

@@ -78,8 +78,10 @@ void fp8_update_scales_(const at::Tensor& slots, const at::Tensor& history, doub
   const at::Tensor wanted = (most / std::exp2(margin)).div_(largest);
   scale.copy_(at::where(at::isfinite(wanted).logical_and_(wanted > 0), wanted, scale));
   slots.select(1, 1).copy_(scale.reciprocal());
-  if (slots.size(1) > 4) slots.select(1, 4).copy_(slots.select(1, 1));
   amax.zero_();
+  if (slots.size(1) == 4) return;
+  slots.select(1, 4).copy_(slots.select(1, 1));
+  slots.narrow(1, 5, 3).zero_();
 }
 
 }  // namespace hrm::ops::reference

@@ -205,6 +205,23 @@ BenchCall quantize_fp8_weights(const BenchShape& s, at::Device device, at::Scala
            dtype}};
 }
 
+BenchCall quantize_fp8_weight_rows(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  std::vector<at::Tensor> weights, values, transposed, scales, transposed_scales;
+  for (int64_t layer = 0; layer < std::max<int64_t>(s.layers, 1); ++layer) {
+    for (const auto& [out, in] : {std::pair{3 * s.width, s.width}, std::pair{s.width, s.width},
+                                  std::pair{2 * s.inner, s.width}, std::pair{s.width, s.inner}}) {
+      weights.push_back(random.weight(out, in).to(at::kFloat));  // masters
+      values.push_back(at::empty({out, in}, weights.back().options().dtype(at::kFloat8_e4m3fn)));
+      transposed.push_back(at::empty({in, out}, values.back().options()));
+      scales.push_back(at::empty({out}, weights.back().options().dtype(at::kFloat)));
+      transposed_scales.push_back(at::empty({in}, scales.back().options()));
+    }
+  }
+  return {{weights, values, transposed, scales, transposed_scales,
+           ops::make_fp8_wide_slots(static_cast<int64_t>(weights.size()), false, device), dtype}};
+}
+
 BenchCall weighted_rms_norm_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Fp8Training in(s, device, dtype);
   return {{in.x, at::ones({s.width}, at::device(device)), 1e-5, in.slot, true}};
@@ -235,6 +252,12 @@ BenchCall swiglu_backward_fp8(const BenchShape& s, at::Device device, at::Scalar
   const Fp8Training in(s, device, dtype);
   const at::Tensor gates = gates_of(s, device, dtype);
   return {{gates.narrow(1, 0, s.inner).contiguous(), gates, in.grad_slot, true, in.slot, true, true}};
+}
+
+BenchCall swiglu_backward_fp8_scale_now(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Fp8Training in(s, device, dtype);
+  const at::Tensor gates = gates_of(s, device, dtype);
+  return {{gates.narrow(1, 0, s.inner).contiguous(), gates, in.grad_slot, 0.0}};
 }
 
 BenchCall qkv_heads_backward_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
@@ -285,6 +308,7 @@ const KernelGroups kGroups{
     {"Nf4", "quantisation"},          {"nf4_", "quantisation"},
     {"Fp8", "quantisation"},          {"_fp8", "quantisation"},
     {"pair_kernel", "quantisation"},  {"quantize_rows", "quantisation"},
+    {"weight_rows", "quantisation"},  {"row_maxima", "quantisation"},
 };
 
 }  // namespace
@@ -314,11 +338,13 @@ std::vector<BenchOp> quantized_cases() {
       {"hrm::fp8_accumulate_", fp8_accumulate},
       {"hrm::fp8_linear", fp8_linear},
       {"hrm::quantize_fp8_weights_", quantize_fp8_weights},
+      {"hrm::quantize_fp8_weight_rows_", quantize_fp8_weight_rows},
       {"hrm::weighted_rms_norm_fp8", weighted_rms_norm_fp8},
       {"hrm::weighted_rms_norm_transposed_fp8", weighted_rms_norm_transposed_fp8},
       {"hrm::fp8_linear_swiglu", fp8_linear_swiglu},
       {"hrm::swiglu_fp8", swiglu_fp8},
       {"hrm::swiglu_backward_fp8", swiglu_backward_fp8},
+      {"hrm::swiglu_backward_fp8_scale_now", swiglu_backward_fp8_scale_now},
       {"hrm::qkv_heads_backward_fp8", qkv_heads_backward_fp8},
       {"hrm::weighted_rms_norm_rows", weighted_rms_norm_rows},
       {"hrm::swiglu_rows", swiglu_rows},

@@ -272,7 +272,7 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
       largest_fp8 = std::max(largest_fp8, values);
     }
   }
-  const std::vector<std::string> of_steps = in_fp8(config) ? fp8_metric_names() : std::vector<std::string>();
+  const std::vector<std::string> of_steps = in_fp8(config) ? fp8_metric_names(*lm.model) : std::vector<std::string>();
   return {.model = lm.model,
           .parameters = &lm.model->parameter_set(),
           .blocks_run_once = false,

@@ -41,7 +41,7 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
       data_(config, chat_, plan_, *comm_),
       sampling_(config, runtime, plan_, lm_, chat_, data_, *comm_),
       metrics_(plan_, sampling_.reward_names(), sampling_.measures_diversity(),
-               fp8_ ? fp8_metric_names() : std::vector<std::string>()),
+               fp8_ ? fp8_metric_names(*lm_.model) : std::vector<std::string>()),
       times_(sampling_.samples()),
       responses_(plan_.rows, data_.padded_positions(), data_.meta().pad_id, data_.most_documents(), runtime.device),
       answers_(answer_options(), runtime.device),
@@ -160,10 +160,7 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
   if (micro_batch == 0) {
     loss_.count_tokens(*comm_);
     metric_sums.add_(host_metrics_);
-    if (fp8_) {
-      if (comm_->main()) metrics_.add_of_steps(metric_sums, fp8_->values());
-      fp8_->quantize_weights();
-    }
+    if (fp8_) fp8_->quantize_weights();
   }
   const auto backward = [&](const at::Tensor& loss) {
     const PhaseRange range(Phase::backward);
@@ -190,6 +187,7 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
       backward(loss + forward([&] { return loss_.diversity(micro_batch); }));
     }
   }
+  if (fp8_ && micro_batch + 1 == plan_.micro_batches) metrics_.add_of_steps(metric_sums, fp8_->metrics(*comm_));
   // Masks of the next micro-batch are others.
   if (lm_.lora) lm_.lora->step().add_(1);
 }

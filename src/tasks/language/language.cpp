@@ -42,7 +42,8 @@ void tell_of_cuts(const data::WeightedSource& weighted, const config::DataConfig
 
 }  // namespace
 
-std::vector<std::string> language_metric_names(const config::Config& config, const Mixtures& mixtures) {
+std::vector<std::string> language_metric_names(const config::Config& config, models::LanguageModel& model) {
+  const Mixtures mixtures = models::mixtures_of(model);
   std::vector<std::string> names{"loss", "cross_entropy", "tokens"};
   if (has_core(config)) names.emplace_back("gate");
   if (config.objective.deep_supervision > 0) names.emplace_back("deep_supervision");
@@ -52,7 +53,7 @@ std::vector<std::string> language_metric_names(const config::Config& config, con
     for (const char* value : kLoadNames) names.push_back(cat(kMixture, name, "/", value));
   }
   if (config.precision.blocks == config::BlockPrecision::fp8) {
-    for (std::string& name : fp8_metric_names()) names.push_back(std::move(name));
+    for (std::string& name : fp8_metric_names(model)) names.push_back(std::move(name));
   }
   return names;
 }
@@ -102,7 +103,7 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
   model_ = models::make_language_model(config, models::language_sizes(config.data, meta_.vocab_size),
                                        static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype);
   mixtures_ = models::mixtures_of(*model_);
-  metric_names_ = language_metric_names(config, mixtures_);
+  metric_names_ = language_metric_names(config, *model_);
   rows_ = config.train.global_batch_size / comm_->ranks();
   micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : rows_;
   if (runtime.precision.fp8_blocks) {
@@ -204,10 +205,16 @@ void LanguageTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_
   const PhaseRange range(Phase::backward);
   loss.loss.backward(loss_scale.defined() ? loss_scale.to(loss.loss.scalar_type()) : at::Tensor());
   const at::NoGradGuard no_grad;
-  metric_sums.add_(metrics_of(output, loss, share, micro_batch == 0 && comm_->main()));
+  at::Tensor sums = metrics_of(output, loss, share, micro_batch == 0 && comm_->main());
+  if (fp8_) {
+    const bool last = (micro_batch + 1) * micro_batch_size_ == rows_;
+    sums =
+        at::cat({sums, last ? fp8_->metrics(*comm_) : at::zeros({metric_sums.numel() - sums.numel()}, sums.options())});
+  }
+  metric_sums.add_(sums);
 }
 
-// In the order of metric_names().
+// In the order of metric_names(), without those of fp8 blocks.
 at::Tensor LanguageTask::metrics_of(const models::LanguageOutput& output, const objectives::LanguageLoss& loss,
                                     double share, bool first_of_all) const {
   const auto wide = [](const at::Tensor& t) { return t.detach().to(at::kDouble); };
@@ -222,7 +229,6 @@ at::Tensor LanguageTask::metrics_of(const models::LanguageOutput& output, const 
     all.push_back((wide(loss.auxiliary) * share).view({1}));
     add_once(loads_);
   }
-  if (fp8_) add_once(fp8_->values());
   return all.size() == 1 ? all.front() : at::cat(all);
 }
 
@@ -262,7 +268,7 @@ NamedValues LanguageTask::summarize(const std::vector<double>& sums, int64_t ste
   for (size_t i = 0; i < metric_names_.size(); ++i) {
     out.emplace_back(metric_names_[i], sums[i] / static_cast<double>(std::max<int64_t>(steps, 1)));
   }
-  return out;
+  return fp8_ ? fp8_->only_used(std::move(out)) : out;
 }
 
 std::string LanguageTask::progress_text(const NamedValues& summary) const {

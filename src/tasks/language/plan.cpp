@@ -397,7 +397,7 @@ ModelOutline LanguagePlan::outline(const config::Config& config) const {
           .fp8_share = fp8.share,
           .fp8_transposed = fp8.transposed,
           .largest_fp8 = fp8.largest,
-          .metric_sums = static_cast<int64_t>(language_metric_names(config, mixtures).size())};
+          .metric_sums = static_cast<int64_t>(language_metric_names(config, *model).size())};
 }
 
 void LanguagePlan::rehearse_begin(const PlanInput& /*in*/, StepRehearsal& step) const {

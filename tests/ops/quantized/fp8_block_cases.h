@@ -35,6 +35,46 @@ inline void expect_pair(const Fp8Pair& ours, const at::Tensor& x, const at::Tens
   EXPECT_NEAR(ours.slot[2].item<float>() / x.abs().max().to(at::kFloat).item<float>(), 1, 0.01) << what;
 }
 
+// Each part counts what quantize_fp8_pair counts of the same numbers, but for a few at the limit that round otherwise.
+inline void check_block_counts(int64_t rows, int64_t width, at::ScalarType dtype, bool e5m2, at::Device device) {
+  const std::string what = cat("counts ", dtype, e5m2 ? " e5m2 " : " e4m3 ", rows, " x ", width);
+  const double largest = e5m2 ? kFp8MaxE5m2 : kFp8Max;
+  const auto expect_same = [&](const at::Tensor& got, const at::Tensor& numbers, double scale, bool gradient,
+                               const char* part) {
+    const at::Tensor want = wide_slot(scale, gradient && e5m2, device);
+    quantize_fp8_pair(numbers.contiguous(), want, gradient && e5m2);
+    const Fp8Counts a = fp8_counts(got.unsqueeze(0)), b = fp8_counts(want.unsqueeze(0));
+    EXPECT_EQ(a.rows.item<int64_t>(), rows) << what << part;
+    const auto clamped = static_cast<double>(b.clamped.item<int64_t>());
+    EXPECT_GT(clamped, 0.02 * static_cast<double>(numbers.numel())) << what << part << ": too few to test";
+    EXPECT_NEAR(static_cast<double>(a.clamped.item<int64_t>()), clamped, 0.01 * clamped + 2) << what << part;
+  };
+  const at::Tensor x = normal({rows, width}, 1, dtype, device), weight = at::ones({width}, at::device(device));
+  const at::Tensor norm_slot = wide_slot(300, false, device);
+  weighted_rms_norm_fp8(x, weight, 1e-5, norm_slot, true);
+  expect_same(norm_slot, std::get<0>(weighted_rms_norm_forward(x, weight, 1e-5)), 300, false, ", norm");
+
+  const at::Tensor gate_up = normal({rows, 2 * width}, 2, dtype, device),
+                   grad = normal({rows, width}, 3, dtype, device);
+  const at::Tensor act_slot = wide_slot(1500, false, device), grad_slot = wide_slot(2 * largest, e5m2, device);
+  swiglu_fp8(gate_up, act_slot);
+  expect_same(act_slot, swiglu(gate_up), 1500, false, ", SwiGLU");
+  swiglu_backward_fp8(grad, gate_up, grad_slot, e5m2, act_slot, true, true);
+  expect_same(grad_slot, swiglu_backward(grad, gate_up), 2 * largest, true, ", gradient of SwiGLU");
+  EXPECT_EQ(fp8_counts(act_slot.unsqueeze(0)).rows.item<int64_t>(), rows) << what << ": the backward pass counts none";
+
+  const at::Tensor heads = grad.view({1, rows, -1, 16}), qkv_slot = wide_slot(0.7 * largest, e5m2, device);
+  qkv_heads_backward_fp8(heads, heads, heads, {}, {}, qkv_slot, e5m2, true);
+  expect_same(qkv_slot, at::cat({grad, grad, grad}, 1), 0.7 * largest, true, ", heads");
+
+  // A fused product, where there is one.
+  const Fp8LinearCase c = make_fp8_linear(rows, 64, 256, dtype, true, device);
+  const auto x8 = std::get<0>(quantize_fp8_pair(c.x, c.x_slot, false, true, false));
+  const at::Tensor whole_slot = wide_slot(1500, false, device);
+  const Fp8Swiglu whole = fp8_linear_swiglu({x8, {}, c.x_slot}, c.weight, whole_slot, dtype);
+  expect_same(whole_slot, swiglu(whole.gate_up), 1500, false, ", product with a gate");
+}
+
 inline void check_norm_fp8(int64_t rows, int64_t width, at::ScalarType dtype, bool transposed, at::Device device) {
   const std::string what = cat("norm ", dtype, " ", rows, " x ", width);
   const at::Tensor x = normal({rows, width}, 1, dtype, device) * 3, slot = wide_slot(32, false, device);
@@ -85,6 +125,8 @@ inline void check_swiglu_fp8(int64_t rows, int64_t width, at::ScalarType dtype, 
   const Fp8SwigluGradient now = swiglu_backward_fp8(grad, gate_up, grad_slot, e5m2, slot, true, true, 0);
   expect_pair({now.gate_up.values, now.gate_up.transposed, grad_slot}, want, now.gate_up.slot, e5m2,
               what + ", current gradient");
+  const double amax = want.abs().max().to(at::kFloat).item<double>();
+  EXPECT_NEAR(now.gate_up.slot[0].item<double>() * amax / (e5m2 ? kFp8MaxE5m2 : kFp8Max), 1, 0.01) << what;
   const Fp8Pair current = swiglu_fp8(gate_up, slot, 0);
   expect_pair({current.values, {}, slot}, act, current.slot, false, what + ", current");
 }

@@ -35,6 +35,17 @@ TEST(Fp8BlockGpu, PartsAreTheirOpsAndThenQuantised) {
   }
 }
 
+TEST(Fp8BlockGpu, CountsWhatIsClamped) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const bool e5m2 : {false, true}) {
+      check_block_counts(32, 48, dtype, e5m2, at::kCUDA);
+      check_block_counts(1040, 272, dtype, e5m2, at::kCUDA);
+      check_block_counts(4096, 1024, dtype, e5m2, at::kCUDA);
+    }
+  }
+}
+
 // By the kernels and by the ops one by one, of one size.
 TEST(Fp8BlockGpu, LargeAreTheirReference) {
   HRM_NEEDS_GPU();

@@ -22,6 +22,13 @@ TEST(Fp8Block, PartsAreTheirOpsAndThenQuantised) {
   }
 }
 
+TEST(Fp8Block, CountsWhatIsClamped) {
+  for (const bool e5m2 : {false, true}) {
+    check_block_counts(32, 48, at::kFloat, e5m2, at::kCPU);
+    check_block_counts(48, 80, at::kBFloat16, e5m2, at::kCPU);
+  }
+}
+
 TEST(Fp8Block, RefusesWhatDoesNotFit) {
   const at::Tensor x = normal({32, 48}, 1, at::kBFloat16, at::kCPU), weight = at::ones({48});
   const at::Tensor slot = wide_slot(1, false, at::kCPU);
@@ -35,6 +42,9 @@ TEST(Fp8Block, RefusesWhatDoesNotFit) {
                  {"hrm::weighted_rms_norm_transposed_fp8", "rstd must be 32", "[31]"});
   expect_message(error_of([&] { swiglu_fp8(x.to(at::kDouble), slot); }), {"hrm::swiglu_fp8", "gate_up must be"});
   expect_message(error_of([&] { swiglu_backward_fp8(x, x, slot, true, slot, true, true); }), {"[32, 48]"});
+  expect_message(error_of([&] { swiglu_backward_fp8(x.narrow(1, 0, 24), x, slot, true, slot, true, true, -1); }),
+                 {"hrm::swiglu_backward_fp8_scale_now", "margin", "-1"});
+  expect_message(error_of([&] { swiglu_backward_fp8(x, x, slot, true, slot, true, true, 0); }), {"[32, 48]"});
   const at::Tensor q = normal({2, 16, 4, 16}, 1, at::kBFloat16, at::kCPU);
   expect_message(error_of([&] { qkv_heads_backward_fp8(q, q.narrow(1, 0, 8), q, {}, {}, slot, true, true); }),
                  {"qkv_heads_backward", "[2, 8, 4, 16]"});

@@ -19,7 +19,14 @@ inline at::Tensor wide_slot(double scale, bool e5m2, at::Device device) {
   return slot;
 }
 
-// The values, their transpose and the maximum, of any sizes; also each of the two alone.
+// What a slot has counted.
+inline void expect_counts(const at::Tensor& slot, int64_t rows, int64_t clamped, const std::string& what) {
+  const Fp8Counts counts = fp8_counts(slot.unsqueeze(0));
+  EXPECT_EQ(counts.rows.item<int64_t>(), rows) << what << ": rows";
+  EXPECT_EQ(counts.clamped.item<int64_t>(), clamped) << what << ": clamped values";
+}
+
+// The values, their transpose, the maximum and the counts, of any sizes; also each of the two alone.
 inline void check_pair(int64_t rows, int64_t columns, at::ScalarType dtype, bool e5m2, at::Device device) {
   const std::string what = cat(dtype, e5m2 ? " e5m2 " : " e4m3 ", rows, " x ", columns, " on ", device);
   const at::Tensor x = normal({rows, columns}, 3, dtype, device) * 40;
@@ -32,6 +39,25 @@ inline void check_pair(int64_t rows, int64_t columns, at::ScalarType dtype, bool
   expect_same_bits(bytes(values), want.view(at::kByte), what + ": values");
   expect_same_bits(bytes(transposed), want.t().contiguous().view(at::kByte), what + ": transposed");
   EXPECT_EQ(slot[2].item<float>(), x.numel() == 0 ? 0 : x.abs().max().to(at::kFloat).item<float>()) << what;
+  const auto clamped = [&](double by) {
+    const at::Tensor scaled = x.to(at::kCPU, at::kFloat).mul(by).abs();
+    return scaled.gt(static_cast<float>(largest) * 1.00001F).sum().item<int64_t>();
+  };
+  const int64_t counted = x.numel() == 0 ? 0 : rows;
+  expect_counts(slot, counted, clamped(scale), what);
+  const double fine = 16 * largest / kFp8Max;
+  const at::Tensor often = wide_slot(fine, e5m2, device);
+  quantize_fp8_pair(x, often, e5m2, false, true);
+  EXPECT_TRUE(x.numel() == 0 || clamped(fine) > x.numel() / 4) << what << ": too few to test";
+  expect_counts(often, counted, clamped(fine), what + ", a fine scale");
+  // A scale that comes from the maximum clamps nothing, however it is rounded.
+  if (counted > 0) {
+    for (const double factor : {1.0, 1.1, 1.3, 1.7}) {
+      const at::Tensor scaled = (x * factor).to(dtype), now = fp8_scale_now(scaled, often, 0);
+      quantize_fp8_pair(scaled, now, e5m2);
+      expect_counts(now, counted, 0, what + ", its own scale");
+    }
+  }
   const at::Tensor one = wide_slot(scale, e5m2, device);
   const auto alone = quantize_fp8_pair(x, one, e5m2, true, false);
   EXPECT_FALSE(std::get<1>(alone).defined());
@@ -55,6 +81,9 @@ inline void check_pair_not_finite(at::Device device) {
     EXPECT_TRUE(std::isnan(values[3][5].item<float>()));
     EXPECT_EQ(values[4][6].item<float>(), e5m2 ? kFp8MaxE5m2 : kFp8Max);
     EXPECT_EQ(values.ne(plain).sum().item<int64_t>(), 2);
+    expect_counts(slot, 32, 1, "infinity is clamped, not-a-number is not");
+    quantize_fp8_pair(x, slot, e5m2);
+    expect_counts(slot, 64, 2, "twice");
   }
 }
 
@@ -63,6 +92,8 @@ inline void check_wide_update(at::Device device) {
   const at::Tensor slots = at::cat({make_fp8_wide_slots(2, false, device), make_fp8_wide_slots(1, true, device)});
   const at::Tensor history = at::zeros({3, 4}, slots.options());
   slots.select(1, 2).copy_(at::tensor({2.0F, 0.0F, 7.0F}));
+  fp8_counts(slots).rows.fill_(3);
+  fp8_counts(slots).clamped.fill_(int64_t{5} << 32 | 7);
   fp8_update_scales_(slots, history, 1);
   const at::Tensor got = slots.to(at::kCPU);
   const float want[] = {224 / 2.0F, 1, 28672 / 7.0F};
@@ -72,6 +103,7 @@ inline void check_wide_update(at::Device device) {
     EXPECT_EQ(got[i][4].item<float>(), got[i][1].item<float>()) << i;
     EXPECT_EQ(got[i][2].item<float>(), 0) << i;
     EXPECT_EQ(got[i][3].item<double>(), i == 2 ? kFp8MaxE5m2 : kFp8Max) << i;
+    expect_counts(slots[i], 0, 0, "cleared");
   }
 }
 
@@ -128,6 +160,7 @@ inline void check_weights(const std::vector<std::vector<int64_t>>& sizes, at::Sc
       const at::Tensor slot = slots[static_cast<int64_t>(i)];
       EXPECT_FLOAT_EQ(slot[0].item<float>(), amax > 0 ? static_cast<float>(kFp8Max) / amax : 1) << what;
       EXPECT_EQ(slot[2].item<float>(), amax) << what;
+      expect_counts(slot, 0, 0, what);
       const at::Tensor fresh = slot.clone();
       const auto [want, across] = quantize_fp8_pair(weights[i], fresh, false);
       expect_same_bits(values[i].view(at::kByte), want.view(at::kByte), what);
@@ -183,7 +216,11 @@ inline void check_x_is_kept(int64_t rows, int64_t in, int64_t out, at::ScalarTyp
     expect_same_bits(got.y, want.y, what + " y");
     expect_same_bits(got.grad_x, want.grad_x, what + " gradient of x");
     expect_same_bits(got.grad_weight, want.grad_weight, what + " gradient of weight");
-    expect_same_bits(b.x_slot, a.x_slot, what + " slot");
+    expect_same_bits(b.x_slot.narrow(0, 0, 5), a.x_slot.narrow(0, 0, 5), what + " slot");
+    const Fp8Counts once = fp8_counts(a.x_slot.unsqueeze(0)), twice = fp8_counts(b.x_slot.unsqueeze(0));
+    EXPECT_EQ(once.rows.item<int64_t>(), margin ? 0 : rows) << what;
+    EXPECT_TRUE(at::equal(twice.rows, 2 * once.rows)) << what;
+    EXPECT_TRUE(at::equal(twice.clamped, 2 * once.clamped)) << what << ": the share is the same";
   }
 }
 

@@ -178,4 +178,44 @@ inline void check_weight8_rows(int64_t rows, int64_t in, int64_t out, at::Scalar
   }
 }
 
+// Weights all at once: each has the bits of its rows, and of those of its transpose. Slots get the maxima.
+inline void check_fp8_weight_rows(const std::vector<std::vector<int64_t>>& sizes, at::ScalarType dtype,
+                                  at::ScalarType compute, at::Device device) {
+  std::vector<at::Tensor> weights, values, transposed, scales, transposed_scales;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const int64_t rows = sizes[i][0], columns = sizes[i][1];
+    weights.push_back(normal({rows, columns}, i + 1, dtype, device) *
+                      (i == 1 ? 0.0 : 0.1 * static_cast<double>(i + 1)));
+    if (i == 2) weights[i][rows - 1][1].fill_(NAN);
+    values.push_back(at::empty({rows, columns}, weights[i].options().dtype(at::kFloat8_e4m3fn)));
+    transposed.push_back(at::empty({columns, rows}, values[i].options()));
+    scales.push_back(at::empty({rows}, weights[i].options().dtype(at::kFloat)));
+    transposed_scales.push_back(at::empty({columns}, scales[i].options()));
+  }
+  const at::Tensor slots = make_fp8_wide_slots(static_cast<int64_t>(sizes.size()), false, device);
+  for (int round = 0; round < 2; ++round) {
+    quantize_fp8_weight_rows_({weights, values, transposed, scales, transposed_scales}, slots, compute);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const std::string what = cat(dtype, " as ", compute, ", weight ", i, ", ", weights[i].sizes(), ", round ", round);
+      const at::Tensor weight = weights[i].to(compute);
+      const auto expect_rows = [&](const at::Tensor& of, const at::Tensor& got, const at::Tensor& got_scales) {
+        const auto [want, want_scales] = quantize_fp8_rows(of);
+        // Which not-a-number it is does not matter.
+        const auto number = [](const at::Tensor& t) { return at::nan_to_num(t.to(at::kFloat), 1e6); };
+        expect_same_bits(number(got), number(want), what);
+        expect_same_bits(number(got_scales), number(want_scales), what + ", scales");
+      };
+      expect_rows(weight, values[i], scales[i]);
+      expect_rows(weight.t(), transposed[i], transposed_scales[i]);
+      const float amax = weight.abs().max().to(at::kFloat).item<float>();
+      const at::Tensor slot = slots[static_cast<int64_t>(i)].to(at::kCPU);
+      EXPECT_EQ(std::isnan(slot[2].item<float>()), std::isnan(amax)) << what;
+      if (std::isnan(amax)) continue;
+      EXPECT_EQ(slot[2].item<float>(), amax) << what;
+      EXPECT_FLOAT_EQ(slot[0].item<float>(), amax > 0 ? static_cast<float>(kFp8Max) / amax : 1) << what;
+      EXPECT_EQ(slot[5].item<float>(), 0) << what << ": weights count nothing";
+    }
+  }
+}
+
 }  // namespace hrm::ops::testing

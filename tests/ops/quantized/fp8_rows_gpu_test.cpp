@@ -52,6 +52,19 @@ TEST(Fp8RowsGpu, AreWhatTheCpuGives) {
   }
 }
 
+// More weights than one launch takes, and sizes that the kernels do not.
+TEST(Fp8RowsGpu, WeightsAllAtOnce) {
+  HRM_NEEDS_GPU();
+  std::vector<std::vector<int64_t>> sizes;
+  for (int64_t i = 0; i < 80; ++i) sizes.push_back({16 * (i % 9 + 1), 16 * (i % 14 + 1)});
+  sizes.push_back({2304, 768});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    check_fp8_weight_rows(sizes, dtype, dtype, at::kCUDA);
+    check_fp8_weight_rows({{32, 48}, {16, 16}, {7, 13}}, dtype, dtype, at::kCUDA);
+    if (dtype != at::kFloat) check_fp8_weight_rows(sizes, at::kFloat, dtype, at::kCUDA);
+  }
+}
+
 TEST(Fp8RowsGpu, Transposed) {
   HRM_NEEDS_GPU();
   for (const auto& [rows, columns] :

@@ -28,6 +28,24 @@ TEST(Fp8Rows, AnyStrides) {
   expect_same_bits(other_scales, scales);
 }
 
+TEST(Fp8Rows, WeightsAllAtOnce) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    check_fp8_weight_rows({{32, 48}, {16, 16}, {64, 16}, {7, 13}}, dtype, dtype, at::kCPU);
+    check_fp8_weight_rows({{32, 48}, {16, 16}, {64, 16}}, at::kFloat, dtype, at::kCPU);
+  }
+  const at::Tensor weight = at::ones({16, 32}), values = at::empty({16, 32}, at::kFloat8_e4m3fn),
+                   across = at::empty({32, 16}, at::kFloat8_e4m3fn), sixteen = at::ones({16});
+  const at::Tensor slots = make_fp8_wide_slots(1, false, at::kCPU);
+  const std::vector<at::Tensor> w{weight}, v{values}, t{across}, s{sixteen}, none;
+  const char* op = "hrm::quantize_fp8_weight_rows_";
+  const auto message = [&](const Fp8WeightRows& rows, at::ScalarType compute) {
+    return error_of([&] { quantize_fp8_weight_rows_(rows, slots, compute); });
+  };
+  expect_message(message({w, v, t, s, none}, at::kFloat), {op, "got 1, 1, 1 and 0"});
+  expect_message(message({w, v, t, s, s}, at::kFloat), {op, "[16, 32]", "must be 32 contiguous float32"});
+  expect_message(message({w, v, t, s, s}, at::kDouble), {op, "compute must be", "Double"});
+}
+
 TEST(Fp8Rows, Transposed) {
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{48, 80}, {7, 13}, {1, 5}, {0, 16}}) {
     check_transpose_fp8(rows, columns, at::kCPU);

@@ -75,6 +75,21 @@ __device__ inline void raise_amax_of_pairs(float* slot, uint32_t largest) {
   if (threadIdx.x % 32 == 0 && bits > 0) atomicMax(reinterpret_cast<int*>(slot + 2), bits);
 }
 
+// How many of these 16-bit numbers quantize_pairs() clamps: as a rule none, as `largest` tells, which is what
+// larger_sizes() gathered of them and others. None if they do not exist.
+template <Input kInput, int N>
+__device__ inline uint32_t clamped_pairs(const uint32_t (&pairs)[N], uint32_t largest, float scale, bool exist) {
+  const uint32_t size = kInput == Input::f16 ? largest_f16(largest) : largest_bf16(largest);
+  if (__builtin_expect(__uint_as_float(size) * scale <= kClampedE4m3 || !exist, 1)) return 0;
+  uint32_t count = 0;
+#pragma unroll
+  for (const uint32_t pair : pairs) {
+    const float2 wide = widen_pair<kInput>(pair);
+    count += (fabsf(wide.x * scale) > kClampedE4m3 ? 1 : 0) + (fabsf(wide.y * scale) > kClampedE4m3 ? 1 : 0);
+  }
+  return count;
+}
+
 // 16 bytes by one instruction; the compiler makes four of an ordinary store now and then.
 __device__ inline void store_16(void* to, const uint4& value) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), "r"(value.z),

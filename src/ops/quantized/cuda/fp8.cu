@@ -113,6 +113,7 @@ __global__ void update_kernel(const UpdateFp8Scales p) {
     if (wide) slot[4] = slot[1];
   }
   slot[2] = 0;
+  if (wide) slot[5] = slot[6] = slot[7] = 0;
 }
 
 unsigned blocks_of(int64_t size) {

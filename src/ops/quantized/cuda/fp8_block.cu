@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const RmsNormFp8 p) 
     __syncthreads();
     tile.store_transposed<true, kNormThreads>(transposed, first_row, first_column, p.rows, p.width);
   }
-  raise_amax_by_block<kNormWarps>(p.slot, sizes.bits());
+  record_by_block<kNormWarps>(p.slot, sizes.bits(), sizes.clamped, p.rows);
 }
 
 // The arithmetic of norm_kernel, so that the bits are the same.
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kTileThreads) swiglu_kernel(const SwigluFp8 p)
     store_pack(static_cast<uint8_t*>(p.values) + (first_row + row) * p.width + first_column + column,
                sizes.quantize(act, scale));
   });
-  raise_amax_by_block<kWarps>(p.slot, sizes.bits());
+  record_by_block<kWarps>(p.slot, sizes.bits(), sizes.clamped, p.rows);
 }
 
 template <typename T, bool kE5m2>
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kTileThreads) swiglu_gradient_kernel(const Swi
     }
     if (p.act_transposed != nullptr) acts.keep(row, column, act_sizes.quantize(act, act_scale));
   });
-  raise_amax_by_block<kWarps>(p.slot, sizes.bits());
+  record_by_block<kWarps>(p.slot, sizes.bits(), sizes.clamped, p.rows);
   __syncthreads();
   if (transposed != nullptr) {
     gates.store_transposed<true>(transposed, first_row, first_column, p.rows, p.width);
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kTileThreads) qkv_gradient_kernel(const QkvGra
     if (values != nullptr) store_pack(values + row * columns + column, out);
     if (transposed != nullptr) tile.keep(tile_row, tile_column, out);
   });
-  raise_amax_by_block<kWarps>(p.slot, sizes.bits());
+  record_by_block<kWarps>(p.slot, sizes.bits(), sizes.clamped, p.rows);
   if (transposed == nullptr) return;
   __syncthreads();
   tile.store_transposed<true>(transposed, first_row, first_column, p.rows, columns);

@@ -10,6 +10,7 @@
 #include "ops/cuda/launcher.h"
 #include "ops/linear/cuda/sm90/linear_fp8.h"
 #include "ops/quantized/cuda/fp8_block.h"
+#include "ops/quantized/cuda/fp8_scale.h"
 #include "ops/quantized/fp8_block_impl.h"
 #include "ops/quantized/fp8_linear_impl.h"
 
@@ -148,6 +149,35 @@ Fp8Three swiglu_backward_cuda_fp8(const at::Tensor& grad_act, const at::Tensor& 
   return {values, across, act};
 }
 
+// A pass that only finds the maximum, then the pass above: both read the operands, so that the gradient need not be
+// written in the compute dtype, which takes more bytes.
+at::Tensor swiglu_backward_scale_now_cuda(const at::Tensor& grad_act, const at::Tensor& gate_up, const at::Tensor& slot,
+                                          double margin) {
+  check_swiglu_backward_fp8_scale_now(grad_act, gate_up, slot, margin);
+  const c10::cuda::CUDAGuard guard(gate_up.device());
+  const at::Tensor from = gate_up.contiguous(), grads = grad_act.contiguous();
+  if (!cuda::use_kernel(gate_up) || !fits(from) || !fits(grads)) {
+    return composed::swiglu_backward_fp8_scale_now(grad_act, gate_up, slot, margin);
+  }
+  const at::Tensor now = at::zeros({kFp8WideSlot}, slot.options());
+  cuda::SwigluGradientFp8 params{};
+  params.gate_up = from.const_data_ptr();
+  params.grad_act = grads.const_data_ptr();
+  params.slot = now.mutable_data_ptr<float>();
+  params.act_slot = params.slot;
+  params.rows = from.size(0);
+  params.width = from.size(1) / 2;
+  params.element = cuda::element_of(from);
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+  C10_CUDA_CHECK(cuda::launch(params, stream));
+  cuda::ScaleFp8Now scale{};
+  scale.now = params.slot;
+  scale.slot = slot.mutable_data_ptr<float>();
+  scale.margin = static_cast<float>(margin);
+  C10_CUDA_CHECK(cuda::launch(scale, stream));
+  return now;
+}
+
 // Heads at any distance that is a multiple of 16 bytes, with contiguous elements.
 bool heads_fit(const at::Tensor& grad) {
   const int64_t n = 16 / static_cast<int64_t>(grad.element_size());
@@ -206,6 +236,7 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("fp8_linear_swiglu", &linear_swiglu_cuda_fp8);
   m.impl("swiglu_fp8", &swiglu_cuda_fp8);
   m.impl("swiglu_backward_fp8", &swiglu_backward_cuda_fp8);
+  m.impl("swiglu_backward_fp8_scale_now", &swiglu_backward_scale_now_cuda);
   m.impl("qkv_heads_backward_fp8", &qkv_backward_cuda_fp8);
 }
 

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kTileThreads) pair_kernel(const QuantizeFp8Pai
     if (values != nullptr) store_pack(values + at, out);
     if (transposed != nullptr) tile.keep(row, column, out);
   }
-  raise_amax_by_block<kTileThreads / 32>(p.slot, sizes.bits());
+  record_by_block<kTileThreads / 32>(p.slot, sizes.bits(), sizes.clamped, p.rows);
   if (transposed == nullptr) return;
   __syncthreads();
   tile.store_transposed<kWhole>(transposed, first_row, first_column, p.rows, p.columns);

@@ -9,10 +9,11 @@
 
 namespace hrm::ops::cuda {
 
-// Makes 8-bit floats of a thread's elements and keeps the largest of their sizes.
+// Makes 8-bit floats of a thread's elements, keeps the largest of their sizes, and counts those that were clamped.
 template <typename T>
 struct Fp8Sizes {
   uint32_t largest = 0;  // of 16-bit elements, in either half
+  uint32_t clamped = 0;
 
   // To e4m3 or e5m2.
   template <bool kE5m2 = false, int N>
@@ -26,6 +27,12 @@ struct Fp8Sizes {
       const uint32_t pair = kE5m2 ? e5m2_pair(low, high) : e4m3_pair(low, high);
       out.value[i] = static_cast<uint8_t>(pair);
       if (i + 1 < N) out.value[i + 1 < N ? i + 1 : i] = static_cast<uint8_t>(pair >> 8);
+    }
+    // The largest so far tells, as a rule, that there is nothing to count. It may be not-a-number.
+    constexpr float kLimit = kE5m2 ? kClampedE5m2 : kClampedE4m3;
+    if (__builtin_expect(!(__uint_as_float(bits()) * scale <= kLimit), 0)) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) clamped += fabsf(to_float(x.value[i]) * scale) > kLimit ? 1 : 0;
     }
     return out;
   }

@@ -37,7 +37,7 @@ struct SwigluRegisters {
   int blocks_k;       // 128 bytes of K each; what is loaded beyond K is zero
   int slices;         // 128 outputs each
   TileGroups groups;  // with kGrouped alone: W is several weights [W_gate; W_up], one below the other
-  // e4m3 operands only; slots are {scale, 1 / scale, amax, 0}.
+  // e4m3 operands only; slots are {scale, 1 / scale, amax, 0}. With kKeeps, act_slot is wide and counts.
   const float* x_slot;
   const float* weight_slot;
   float* act_slot;
@@ -146,6 +146,7 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
     act_scale = p.act_slot[0];
   }
   uint32_t largest = 0;  // see larger_sizes()
+  [[maybe_unused]] uint32_t clamped = 0;
   RingPosition<kStages> at;
   uint32_t begun_parity = 0;
   for (int index = first; index < tiles; index += blocks) {
@@ -219,6 +220,7 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
 #pragma unroll
           for (const uint32_t pair : pairs) sizes = larger_sizes(sizes, pair);
           largest = larger_sizes(largest, exists ? sizes : 0);
+          if constexpr (kKeeps) clamped += clamped_pairs<kRounded>(pairs, largest, act_scale, exists);
           out = {quantize_pairs<kRounded>(pairs[0], pairs[1], act_scale),
                  quantize_pairs<kRounded>(pairs[2], pairs[3], act_scale),
                  quantize_pairs<kRounded>(pairs[4], pairs[5], act_scale),
@@ -232,6 +234,10 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
     __syncwarp();
   }
   if constexpr (k8) raise_amax_of_pairs<kRounded>(p.act_slot, largest);
+  if constexpr (kKeeps) {
+    if (first == 0 && threadIdx.x == 0) count_rows(p.act_slot, p.rows);
+    if (clamped != 0) count_clamped(p.act_slot, clamped);
+  }
 #endif
 }
 
