@@ -85,7 +85,7 @@ Dict new_dict() {
   return Dict(c10::AnyType::get(), c10::AnyType::get());
 }
 
-c10::IValue number(uint64_t value) {
+c10::IValue int_value(uint64_t value) {
   return static_cast<int64_t>(value);
 }
 
@@ -142,9 +142,9 @@ Dict segment_dict(const MemorySegment& segment, int device, Frames& frames) {
   List blocks = new_list();
   for (const MemoryBlock& block : segment.blocks) {
     Dict out = new_dict();
-    out.insert("address", number(address));
-    out.insert("size", number(block.size));
-    out.insert("requested_size", number(block.requested));
+    out.insert("address", int_value(address));
+    out.insert("size", int_value(block.size));
+    out.insert("requested_size", int_value(block.requested));
     out.insert("state", block.allocated ? "active_allocated" : block.active ? "active_pending_free" : "inactive");
     out.insert("frames", frames.of(block.source));
     blocks.push_back(out);
@@ -155,14 +155,15 @@ Dict segment_dict(const MemorySegment& segment, int device, Frames& frames) {
   }
   Dict out = new_dict();
   out.insert("device", int64_t{device});
-  out.insert("address", number(segment.address));
-  out.insert("total_size", number(segment.size));
-  out.insert("allocated_size", number(allocated));
-  out.insert("active_size", number(active));
-  out.insert("requested_size", number(requested));
-  out.insert("stream", number(segment.stream));
+  out.insert("address", int_value(segment.address));
+  out.insert("total_size", int_value(segment.size));
+  out.insert("allocated_size", int_value(allocated));
+  out.insert("active_size", int_value(active));
+  out.insert("requested_size", int_value(requested));
+  out.insert("stream", int_value(segment.stream));
   out.insert("segment_type", segment.large ? "large" : "small");
-  out.insert("segment_pool_id", c10::ivalue::Tuple::create({number(segment.pool.first), number(segment.pool.second)}));
+  out.insert("segment_pool_id",
+             c10::ivalue::Tuple::create({int_value(segment.pool.first), int_value(segment.pool.second)}));
   out.insert("is_expandable", segment.expandable);
   out.insert("frames", new_list());
   out.insert("blocks", blocks);
@@ -173,9 +174,9 @@ Dict event_dict(const MemoryEvent& event, Frames& frames) {
   Dict out = new_dict();
   const bool failed = event.action == MemoryEvent::Action::out_of_memory;
   out.insert("action", name_of(event.action));
-  out.insert(failed ? "device_free" : "addr", number(event.address));
-  out.insert("size", number(event.size));
-  out.insert("stream", number(event.stream));
+  out.insert(failed ? "device_free" : "addr", int_value(event.address));
+  out.insert("size", int_value(event.size));
+  out.insert("stream", int_value(event.stream));
   out.insert("time_us", event.time_us);
   out.insert("frames", frames.of(event.source));
   return out;
