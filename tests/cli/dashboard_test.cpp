@@ -45,7 +45,7 @@ class Served {
       _exit(127);
     }
     close(ends[1]);
-    for (char c = 0; read(ends[0], &c, 1) == 1 && c != '\n';) url += c;
+    for (char c = 0; ::read(ends[0], &c, 1) == 1 && c != '\n';) url += c;
     close(ends[0]);
     const size_t colon = url.rfind(':');
     port = colon == url.npos ? 0 : std::atoi(url.c_str() + colon + 1);

@@ -25,9 +25,9 @@ struct Result {
 };
 
 struct Surroundings {
-  std::string shell;        // commands before it, e.g. "ulimit -f 100;"
-  std::string environment;  // e.g. "WORLD_SIZE=2"
-  std::string input;        // its stdin
+  std::string shell = "";        // commands before it, e.g. "ulimit -f 100;"
+  std::string environment = "";  // e.g. "WORLD_SIZE=2"
+  std::string input = "";        // its stdin
 };
 
 inline std::string read(const std::filesystem::path& file) {
