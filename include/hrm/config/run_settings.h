@@ -41,8 +41,8 @@ struct RunConfig {
     f("group_readable", &RunConfig::group_readable, Flag{}, "",
       "let the user's group read what the run writes; false = only the user can (mode 0700)");
     f("on_event", &RunConfig::on_event, AnyText{}, "",
-      "run this shell command when a training has finished, stopped, diverged, is stuck or failed. It gets the event "
-      "as JSON on standard input, and 10 s; a failure is a warning in the log. Empty = nothing");
+      "run this shell command when a training has finished, stopped, diverged, is stuck or failed; empty = nothing. It "
+      "gets the event as JSON on standard input, and 10 s; a failure is a warning in the log");
     f("seed", &RunConfig::seed, IntRange{0}, "", "seeds initialisation, sample order, augmentation and exploration",
       Resume::fixed);
   }
