@@ -171,6 +171,8 @@ StepProfile summarize(const std::vector<Event>& events) {
 }
 
 void add_phase_ranges(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return;  // it could not be written: finish() says so
   const std::string recorded = read_text(file, ExitCode::environment);
   const std::string trace = with_phase_ranges(recorded);
   if (trace.size() != recorded.size()) write_text_atomic(file, trace);
@@ -232,7 +234,7 @@ void StepTrace::finish(const std::filesystem::path& file) {
   // Beside it at first: an older trace stays until there is a new one, and does not pass for it.
   const std::filesystem::path temporary = file.parent_path() / (".tmp-" + file.filename().string());
   result->save(temporary.string());
-  add_phase_ranges(temporary);
+  if (device_.is_cuda()) add_phase_ranges(temporary);
   std::error_code error, ignored;
   std::filesystem::rename(temporary, file, error);
   if (error) std::filesystem::remove(temporary, ignored);
