@@ -174,6 +174,8 @@ StepProfile summarize(const std::vector<Event>& events) {
 }
 
 void add_phase_ranges(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return;  // it could not be written: finish() says so
   const std::string recorded = read_text(file, ExitCode::environment);
   const std::string trace = with_phase_ranges(recorded);
   if (trace.size() != recorded.size()) write_text_atomic(file, trace);
@@ -262,7 +264,7 @@ void StepTrace::finish(const std::filesystem::path& file, TraceInfo info) {
   try {
     result->save(raw.string());
     require(std::filesystem::exists(raw), ExitCode::environment, "no file can be made in its folder");
-    add_phase_ranges(raw);
+    if (device_.is_cuda()) add_phase_ranges(raw);
     std::filesystem::remove(temporary, ignored);
     write_trace_file(raw, temporary, info);
     rename_path(temporary, file);
