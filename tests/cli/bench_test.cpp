@@ -150,7 +150,7 @@ TEST(BenchGraphs, ListsWhatIsCapturedAndTimesBatches) {
   const json out = json::parse(read(file));
   std::map<std::string, std::string> works;
   for (const json& work : out.at("works")) works[work.at("work")] = work.at("state");
-  for (const char* work : {"training step", "evaluation"})
+  for (const char* work : {"training step", "evaluation segment"})
     EXPECT_EQ(works.at(work), "eager: CUDA graphs need a GPU") << work;
   EXPECT_TRUE(works.at("batch").starts_with("eager: its copy"));
   ASSERT_EQ(out.at("batches").size(), 2U);

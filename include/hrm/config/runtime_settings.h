@@ -285,7 +285,7 @@ struct ProfilingConfig {
   template <class F>
   static void describe(F&& f) {
     f("phases", &ProfilingConfig::phases, Flag{}, "",
-      "measure the time of each phase of every step by the device's clock, replayed steps included: perf/phase/* in "
+      "record the time of each phase of every step by the device's clock, replayed steps included: perf/phase/* in "
       "the metrics");
     f("nvtx.enabled", &ProfilingConfig::nvtx_enabled, Flag{}, "",
       "name the phases of a step for Nsight by NVTX ranges");

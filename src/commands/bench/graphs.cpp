@@ -1,6 +1,7 @@
 // hrm_train bench graphs.
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -50,11 +51,14 @@ config::LoadedConfig load_batch_config(const BenchGraphsOptions& options, std::o
 // Ends an evaluation after its first batch.
 struct Enough {};
 
-void evaluate_a_batch(tasks::Task& task) {
-  if (!task.can_evaluate()) return;
+// Calls `look` behind the first batch, while what the evaluation captures exists.
+void evaluate_a_batch(tasks::Task& task, const std::function<void()>& look) {
   task.prepare_untrained_evaluation();
   try {
-    task.evaluate([](const tasks::EvalProgress&) { throw Enough(); });
+    task.evaluate([&](const tasks::EvalProgress&) {
+      look();
+      throw Enough();
+    });
   } catch (const Enough&) {
   }
 }
@@ -155,8 +159,10 @@ Json measure_batch(const BenchGraphsOptions& options, std::optional<int64_t> bat
       return sum;
     };
     const int64_t before = runs();
-    evaluate_a_batch(graphs.task());
-    works = works_json(runtime, graphs.task().can_evaluate(), runs() > before);
+    works = works_json(runtime, /*evaluates=*/false, /*evaluation_has_graphs=*/false);
+    if (graphs.task().can_evaluate()) {
+      evaluate_a_batch(graphs.task(), [&] { works = works_json(runtime, /*evaluates=*/true, runs() > before); });
+    }
   }
   return row;
 }
