@@ -14,8 +14,8 @@ namespace hrm {
 
 // Who asked for memory.
 struct AllocationSource {
-  std::string phase;                    // the innermost range of hrm/runtime/nvtx.h, or "start"
-  std::vector<std::string> operations;  // innermost first; empty where operations are not recorded
+  std::string phase;                         // the innermost range of hrm/runtime/nvtx.h, or "start"
+  std::vector<std::string> operations = {};  // innermost first; empty where operations are not recorded
 };
 using SourcePtr = std::shared_ptr<const AllocationSource>;  // null: before the recording
 
@@ -59,8 +59,8 @@ struct MemoryEvent {
 struct MemorySnapshot {
   int device = 0;
   bool expandable_segments = false;
-  std::vector<MemorySegment> segments;
-  std::vector<MemoryEvent> events;  // in order of time; the last ones, where there were too many
+  std::vector<MemorySegment> segments = {};
+  std::vector<MemoryEvent> events = {};  // in order of time; the last ones, where there were too many
 };
 
 // Tensors of one size that one operation of one phase made.
