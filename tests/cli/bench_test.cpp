@@ -426,8 +426,9 @@ TEST(BenchTokenizer, MeasuresAText) {
 
 TEST(Bench, WrongInput) {
   const TempDir dir;
-  expect_refusal(ExitCode::usage, {"bench"},
-                 {"give a subcommand: step, ops, fp8, moe, scan, contrastive, eval, comm, tokenizer, generate"});
+  expect_refusal(
+      ExitCode::usage, {"bench"},
+      {"give a subcommand: step, graphs, ops, fp8, moe, scan, contrastive, eval, comm, tokenizer, generate"});
   expect_refusal(ExitCode::usage, {"bench", "stp"}, {"unknown subcommand 'stp'", "did you mean 'step'?"});
   expect_refusal(ExitCode::usage, {"bench", "step", "--steps", "0"}, {"--steps"});
   expect_refusal(ExitCode::usage,
