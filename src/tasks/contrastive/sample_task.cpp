@@ -1,6 +1,7 @@
 #include "hrm/tasks/sample_task.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ceil_div.h>
 
 #include <algorithm>
 #include <numbers>
@@ -19,16 +20,20 @@ NamedValues evaluate_samples(const ContrastiveSource& source, int64_t batch, at:
   const at::Tensor sums = at::zeros({3}, at::device(device).dtype(at::kDouble));
   const int64_t rows = source.rows(), first = rows * comm.rank() / comm.ranks();
   const int64_t last = rows * (comm.rank() + 1) / comm.ranks();
-  for (int64_t row = first; row < last; row += batch) {
+  // Ranks meet in `progress`: all must call it equally often and with the same values, even those with fewer rows.
+  const int64_t batches = at::ceil_div(at::ceil_div(rows, int64_t{comm.ranks()}), batch);
+  for (int64_t index = 0; index < batches; ++index) {
     const PhaseRange range(Phase::eval_batch, RangeKind::eval);
-    const int64_t count = std::min(batch, last - row);
-    const data::VectorBatch samples = data::empty_vector_batch(count, source.features(), device);
-    source.load(at::arange(row, row + count, at::device(device).dtype(at::kLong)), samples);
-    const at::Tensor found = logits(samples.inputs);
-    const at::Tensor losses = -found.log_softmax(-1).gather(1, samples.labels.unsqueeze(1));
-    sums.add_(at::stack({losses.sum(at::kDouble), found.argmax(-1).eq(samples.labels).sum().to(at::kDouble),
-                         at::full({}, static_cast<double>(count), sums.options())}));
-    progress({row + count - first, last - first});
+    const int64_t row = first + index * batch, count = std::min(batch, last - row);
+    if (count > 0) {
+      const data::VectorBatch samples = data::empty_vector_batch(count, source.features(), device);
+      source.load(at::arange(row, row + count, at::device(device).dtype(at::kLong)), samples);
+      const at::Tensor found = logits(samples.inputs);
+      const at::Tensor losses = -found.log_softmax(-1).gather(1, samples.labels.unsqueeze(1));
+      sums.add_(at::stack({losses.sum(at::kDouble), found.argmax(-1).eq(samples.labels).sum().to(at::kDouble),
+                           at::full({}, static_cast<double>(count), sums.options())}));
+    }
+    progress({std::min(rows, (index + 1) * batch * comm.ranks()), rows});
   }
   if (!comm.alone()) comm.all_reduce(sums);
   const at::Tensor host = sums.cpu();
