@@ -89,10 +89,13 @@ int64_t next_file_time(const std::filesystem::path& directory, double started) {
 }
 
 // tensorflow/core/util/event.proto: Event{wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7};
-// Summary{value = 1}.
-std::string summary_event(const std::string& value, int64_t step, double wall_time) {
-  return double_field(1, wall_time < 0 ? now() : wall_time) + integer_field(2, step) +
-         bytes_field(5, bytes_field(1, value));
+std::string summary_event(const std::string& summary, int64_t step, double wall_time) {
+  return double_field(1, wall_time < 0 ? now() : wall_time) + integer_field(2, step) + bytes_field(5, summary);
+}
+
+// Summary{value = 1}; Value{tag = 1, simple_value = 2}.
+std::string scalar_value(const std::string& tag, double value) {
+  return bytes_field(1, bytes_field(1, tag) + float_field(2, static_cast<float>(value)));
 }
 
 }  // namespace
@@ -146,19 +149,26 @@ void TensorboardWriter::close() noexcept {
   fd_ = -1;
 }
 
-// Value{tag = 1, simple_value = 2}
 void TensorboardWriter::scalar(const std::string& tag, double value, int64_t step, double wall_time) {
-  record(summary_event(bytes_field(1, tag) + float_field(2, static_cast<float>(value)), step, wall_time));
+  record(summary_event(scalar_value(tag, value), step, wall_time));
 }
 
-// Value{tag = 1, tensor = 8, metadata = 9}; TensorProto{dtype = 1, shape = 2, string_val = 8};
+void TensorboardWriter::scalars(const std::vector<std::pair<std::string, double>>& values, int64_t step,
+                                double wall_time) {
+  std::string summary;
+  for (const auto& [tag, value] : values) summary += scalar_value(tag, value);
+  record(summary_event(summary, step, wall_time));
+}
+
+// Summary{value = 1}; Value{tag = 1, tensor = 8, metadata = 9}; TensorProto{dtype = 1, shape = 2, string_val = 8};
 // SummaryMetadata{plugin_data = 1 {plugin_name = 1}}
 void TensorboardWriter::text(const std::string& tag, const std::string& text, int64_t step, double wall_time) {
   constexpr int kString = 7;  // DT_STRING
   const std::string shape = bytes_field(2, integer_field(1, 1));
   const std::string tensor = integer_field(1, kString) + bytes_field(2, shape) + bytes_field(8, text);
   const std::string metadata = bytes_field(1, bytes_field(1, "text"));
-  record(summary_event(bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata), step, wall_time));
+  const std::string value = bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata);
+  record(summary_event(bytes_field(1, value), step, wall_time));
 }
 
 // SessionLog{status = 1}. From file version 2 on TensorBoard drops, at a START, what it has read of its step and later.

@@ -103,7 +103,7 @@ void RunLog::flush() {
 void RunLog::write_tensorboard(int64_t step, const std::vector<std::pair<std::string, double>>& values) {
   const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   try {
-    for (const auto& [key, value] : values) tensorboard_->scalar(key, static_cast<float>(value), step, now);
+    tensorboard_->scalars(values, step, now);
     const int error = failpoint::errno_of(failpoint::hit(Failpoint::tensorboard_write));
     require(error == 0, ExitCode::environment, std::strerror(error));
     tensorboard_->flush();

@@ -63,6 +63,25 @@ TEST(Tensorboard, WritesEvents) {
   EXPECT_EQ(name.substr(name.size() - 4), ".hrm");
 }
 
+TEST(Tensorboard, WritesTheValuesOfAStepAsOneEvent) {
+  using namespace std::string_literals;
+  const TempFolder folder;
+  TensorboardWriter writer(folder.path());
+  writer.scalars({{"a", 0.5}, {"bc", 2}}, 3, 2.0);
+  writer.scalars({{"a", 0.5}}, 3, 2.0);
+  writer.scalar("a", 0.5, 3, 2.0);
+  writer.flush();
+  const auto records = records_of(writer.path());
+  ASSERT_EQ(records.size(), 4u);
+  EXPECT_EQ(records[1],
+            "\x09\x00\x00\x00\x00\x00\x00\x00\x40\x10\x03\x2A\x15"s  // 2.0, step 3, a summary of 21 bytes
+            "\x0A\x08\x0A\x01"
+            "a\x15\x00\x00\x00\x3F"
+            "\x0A\x09\x0A\x02"
+            "bc\x15\x00\x00\x00\x40"s);
+  EXPECT_EQ(records[2], records[3]);
+}
+
 TEST(Tensorboard, RestartsSayFromWhichStep) {
   using namespace std::string_literals;
   const TempFolder folder;

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace hrm {
 
@@ -24,6 +26,8 @@ class TensorboardWriter {
 
   // `wall_time`: seconds since 1970; negative means now.
   void scalar(const std::string& tag, double value, int64_t step, double wall_time = -1);
+  // All values of a step as one record, which takes about half the bytes of one record for each.
+  void scalars(const std::vector<std::pair<std::string, double>>& values, int64_t step, double wall_time = -1);
   // TensorBoard shows it under "text", as Markdown.
   void text(const std::string& tag, const std::string& text, int64_t step = 0, double wall_time = -1);
 
