@@ -90,10 +90,10 @@ Mesh::Mesh(std::shared_ptr<Comm> world, const MeshShape& shape)
   for (const Axis axis : {Axis::tensor, Axis::shard, Axis::replica, Axis::data}) {
     std::shared_ptr<Comm>& comm = axes_[static_cast<size_t>(axis)];
     const int size = place_.size(axis);
-    if (size == world_->ranks()) {
+    if (size == 1) {
+      comm = world_->alone() ? world_ : make_single_comm();
+    } else if (size == world_->ranks() && axis != Axis::tensor) {  // the tensor axis is urgent
       comm = world_;
-    } else if (size == 1) {
-      comm = make_single_comm();
     } else if (axis == Axis::data && place_.size(Axis::replica) == 1) {
       comm = axes_[static_cast<size_t>(Axis::shard)];
     } else if (axis == Axis::data && place_.size(Axis::shard) == 1) {

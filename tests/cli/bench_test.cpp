@@ -447,6 +447,8 @@ TEST(Bench, WrongInput) {
                  {"data.test is empty"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::usage, {"bench", "comm"}, {"this process is alone", "torchrun"});
   expect_refusal(ExitCode::usage, {"bench", "comm", "--max-mb", "0"}, {"--max-mb"});
+  expect_refusal(ExitCode::usage, {"bench", "comm", "--ops", "gather"}, {"--ops", "all-gather"});
+  expect_refusal(ExitCode::usage, {"bench", "comm", "--leave", "8"}, {"--leave", "add --beside"});
   const Result none = run({"bench", "ops", "--device", "cpu", "--filter", "no such op"});
   EXPECT_EQ(none.code, static_cast<int>(ExitCode::usage));
   test::expect_one_sentence(none.err, {"fits no op"}, /*alone=*/false);

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <functional>
+#include <numeric>
 #include <thread>
 
 #include "hrm/runtime/captured_step.h"
@@ -110,6 +111,80 @@ TEST_P(NcclCommGpu, OrderOfStreams) {
       EXPECT_TRUE(late.eq(2048.0f * static_cast<float>(comm.ranks()) + 1).all().item<bool>()) << turn;
       EXPECT_TRUE(beside.eq(2048).all().item<bool>());
     }
+  });
+}
+
+TEST_P(NcclCommGpu, AllToAllAndExchange) {
+  on_gpus(GetParam(), [](Comm& comm, at::Device device) {
+    const int n = comm.ranks(), rank = comm.rank();
+    const auto options = at::TensorOptions().device(device).dtype(at::kInt);
+    const at::Tensor in = at::arange(n * 6, options).view({n * 2, 3}) + 1000 * rank, out = at::zeros_like(in);
+    comm.all_to_all(out, in);
+    for (int other = 0; other < n; ++other) {
+      const at::Tensor sent = at::arange(n * 6, options).view({n * 2, 3}).narrow(0, 2 * rank, 2) + 1000 * other;
+      EXPECT_TRUE(at::equal(out.narrow(0, 2 * other, 2), sent)) << other;
+    }
+    if (n == 1) return;
+    const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
+    for (int turn = 0; turn < 3; ++turn) {
+      const at::Tensor from = at::zeros({100 + turn}, options), back = at::zeros({7}, options.dtype(at::kBFloat16));
+      comm.exchange({{at::full_like(from, 10 * rank + turn), next}, {at::full_like(back, rank), previous}},
+                    {{from, previous}, {back, next}});
+      EXPECT_TRUE(from.eq(10 * previous + turn).all().item<bool>());
+      EXPECT_TRUE(back.eq(next).all().item<bool>());
+    }
+  });
+}
+
+// Two groups of all ranks, urgent and not, whose operations are under way at the same time; and groups of one rank.
+TEST_P(NcclCommGpu, Split) {
+  on_gpus(GetParam(), [](Comm& comm, at::Device device) {
+    const int n = comm.ranks();
+    std::vector<int> everyone(static_cast<size_t>(n));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    const auto urgent = comm.split({.name = "urgent", .members = everyone, .priority = Priority::urgent});
+    const auto alone = comm.split({.name = "alone", .members = {comm.rank()}});
+    EXPECT_EQ(urgent->ranks(), n);
+    EXPECT_EQ(urgent->progress(), "");
+    EXPECT_EQ(alone->ranks(), 1);
+    const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
+    for (int turn = 0; turn < 10; ++turn) {
+      const at::Tensor large = at::full({1 << 20}, 1.0f, floats), small = at::full({2}, 2.0f, floats);
+      const auto behind = comm.start_all_reduce(large, Reduction::sum);
+      urgent->all_reduce(small);
+      alone->all_reduce(small);
+      behind->wait();
+      EXPECT_TRUE(small.eq(2 * n).all().item<bool>()) << turn;
+      EXPECT_TRUE(large.eq(n).all().item<bool>()) << turn;
+    }
+  });
+}
+
+// Every operation in one graph, with the allocator that the program uses.
+TEST_F(NcclCommCapturedGpu, EveryOperationIsReplayed) {
+  on_gpus(1, [](Comm& comm, at::Device device) {
+    const auto urgent = comm.split({.name = "urgent", .members = {0}, .priority = Priority::urgent});
+    const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
+    const at::Tensor in = at::zeros({1000}, floats), out = at::zeros({1000}, floats);
+    CapturedStep step({.name = "all operations", .device = device, .enabled = true, .warmup = 2});
+    for (int turn = 0; turn < 6; ++turn) {
+      in.fill_(turn);
+      out.zero_();
+      step.run({1}, {in}, [&] {
+        at::Tensor a = in + 1, b = at::empty_like(a), c = at::empty_like(a);
+        for (Comm* each : {&comm, urgent.get()}) {
+          const auto gathered = each->start_all_gather(b, a);
+          gathered->wait();
+          const auto moved = each->start_all_to_all(c, b);
+          moved->wait();
+          each->reduce_scatter(a, c);
+          each->all_reduce(a);
+        }
+        out.copy_(a);
+      });
+      EXPECT_TRUE(out.eq(turn + 1).all().item<bool>()) << turn;
+    }
+    EXPECT_GT(step.replays(), 0) << step.reason();
   });
 }
 

@@ -510,12 +510,18 @@ class Test:
 
     def doctor(self):
         run = Ranks(self, "doctor", 3, line=["doctor", "--ranks"]).done(60)
-        check("3 ranks over gloo" in run.said(0) and run.said(0).count("right") == 3, f"it says\n{run.said(0)}")
+        check("3 ranks over gloo" in run.said(0) and run.said(0).count("right") == 4, f"it says\n{run.said(0)}")
         check(not run.said(1) + run.said(2), f"others than rank 0 speak:\n{run.said()}")
         run = Ranks(self, "json", 2, line=["doctor", "--ranks", "--json"]).done(60)
         report = json.loads(run.said(0))
         check([rank["rank"] for rank in report["ranks"]] == [0, 1], f"it says\n{run.said(0)}")
         check(all(row["right"] and row["seconds"] > 0 for row in report["all_reduce"]), f"it says\n{run.said(0)}")
+        run = Ranks(self, "mesh", 4, line=["doctor", "--ranks", "--tensor", "2", "--json"]).done(60)
+        mesh = json.loads(run.said(0))["mesh"]
+        check(mesh == [{"axis": "tensor", "groups": [[0, 1], [2, 3]], "right": True},
+                       {"axis": "shard", "groups": [[0, 2], [1, 3]], "right": True}], f"it says\n{run.said(0)}")
+        run = Ranks(self, "uneven", 3, line=["doctor", "--ranks", "--tensor", "2"])
+        check(run.wait(60) == [2, 2, 2] and "a multiple of 2 ranks" in run.said(0), f"it says\n{run.said()}")
         run = Ranks(self, "missing", 3, line=["doctor", "--ranks", "--meet-timeout", "2"], missing=(2,))
         check(run.wait(60) == [7, 7] and ": 2" in run.said(0), f"it says\n{run.said()}")
         check(Ranks(self, "alone", 1, line=["doctor", "--ranks"]).wait(60) == [2], "one process is no error")
@@ -524,7 +530,8 @@ class Test:
     def bench(self):
         for ranks in (2, 3):
             file = self.work / f"comm{ranks}.json"
-            line = ["bench", "comm", "--device", "cpu", "--max-mb", "1", "--json", str(file)]
+            line = ["bench", "comm", "--device", "cpu", "--max-mb", "1", "--ops", "all", "--json", str(file)]
+            line += ["--urgent", "--beside"] if ranks == 2 else []
             run = Ranks(self, f"bench{ranks}", ranks, line=line).done(120)
             check("bus GB/s" in run.said(0) and "8 B" in run.said(0) and "1.0 MiB" in run.said(0), f"it says\n{run.said(0)}")
             check(not any(run.said(rank) for rank in range(1, ranks)), f"others than rank 0 speak:\n{run.said()}")
@@ -536,6 +543,18 @@ class Test:
                 gbs = row["bytes"] / row["time_us"] * 1e-3
                 check(abs(row["algorithm_gbs"] - gbs) < 1e-6 * gbs, f"{row}: {gbs}")
                 check(abs(row["bus_gbs"] - gbs * 2 * (ranks - 1) / ranks) < 1e-6 * gbs, f"{row}")
+            factors = {"reduce_scatter": (ranks - 1) / ranks, "all_gather": (ranks - 1) / ranks,
+                       "all_to_all": (ranks - 1) / ranks, "send_receive": 1}
+            for kind, factor in factors.items():
+                step = 1 if kind == "send_receive" else ranks  # as many numbers for each rank
+                check([row["bytes"] for row in result[kind]] == [4 * step * -(-2 ** (i + 1) // step) for i in range(18)],
+                      f"other sizes of {kind}: {result[kind]}")
+                check(all(abs(row["bus_gbs"] - row["bytes"] / row["time_us"] * 1e-3 * factor) < 1e-6 * row["bus_gbs"]
+                          for row in result[kind]), f"{kind}: {result[kind]}")
+            check(result["urgent"] == (ranks == 2) == ("beside" in result), f"it holds {result}")
+            for row in result.get("beside", []):
+                gain = row["products_us"] + row["gather_us"] - row["both_us"]
+                check(abs(row["hidden"] - gain / min(row["products_us"], row["gather_us"])) < 1e-6, f"{row}")
         # Of CPUs it is refused; the same numbers of GPUs are planned with.
         plan = [self.binary, "plan", "--gpu", "H200", "--seq-len", "81", "--vocab-size", "11", "--ranks", "2,8",
                 "--bandwidths", str(file), "train.global_batch_size=384"]

@@ -196,9 +196,13 @@ struct BenchContrastiveOptions {
 int run_bench_contrastive(const BenchContrastiveOptions& options);
 
 struct BenchCommOptions {
-  std::string device = "auto";  // auto, cpu, cuda
-  int64_t max_mb = 256;         // MiB of the largest tensor; the smallest has 8 bytes
-  double meet_timeout_s = 60;   // how long to wait for all ranks, and for each operation between CPUs
+  std::string device = "auto";     // auto, cpu, cuda
+  std::string ops = "all-reduce";  // all-reduce, reduce-scatter, all-gather, all-to-all, send-receive, all
+  int64_t max_mb = 256;            // MiB of the largest tensor; the smallest has 8 bytes
+  bool urgent = false;             // as on a tensor axis: before all compute kernels
+  bool beside = false;             // also an all-gather at the same time as matrix products
+  int64_t leave = 0;               // multiprocessors that persistent kernels leave free meanwhile
+  double meet_timeout_s = 60;      // how long to wait for all ranks, and for each operation between CPUs
   std::string json_out;
 };
 // Run by every rank of a launch; rank 0 prints and writes. Error(usage) for a process alone.
@@ -248,6 +252,8 @@ int run_plan(const PlanOptions& options);
 struct DoctorOptions {
   bool ranks = false;          // test the ranks that were started together, instead of this machine
   double meet_timeout_s = 60;  // how long to wait for them
+  int64_t tensor = 1;          // the mesh that they would be: parallel::MeshShape
+  int64_t replicas = 1;
   bool json = false;
   bool failpoints = false;  // list the failpoints (base/failpoint.h) instead
 };

@@ -50,7 +50,8 @@ class MeshPlace {
   int rank_, ranks_, tensor_, shards_, replicas_;
 };
 
-// A Comm for each axis. Ranks along an axis of one rank are alone, and an axis of all ranks is the world itself.
+// A Comm for each axis. Along an axis of one rank every rank is alone. A shard, replica or data axis of all ranks is
+// the world itself; the tensor axis has a Comm of its own, which is urgent.
 class Mesh {
  public:
   // A collective operation of all ranks: splits `world`, which lives as long as this.

@@ -277,7 +277,7 @@ int list_failpoints(bool as_json) {
 
 int run_doctor(const DoctorOptions& options) {
   if (options.failpoints) return list_failpoints(options.json);
-  if (options.ranks) return run_doctor_ranks(options.json, options.meet_timeout_s);
+  if (options.ranks) return run_doctor_ranks(options);
   Json report;
   for (const auto& [key, value] : build_info()) report["program"][key] = value;
   report["cpu"] = examine_cpu();

@@ -15,6 +15,7 @@
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "hrm/base/build_info.h"
@@ -22,6 +23,7 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/build_config.h"
+#include "hrm/parallel/mesh.h"
 #include "hrm/runtime/device.h"
 #include "train/ranks.h"
 #include "train/run_folder.h"
@@ -111,13 +113,61 @@ void print_ranks_report(const Json& report, std::ostream& out) {
         << time_text(row["seconds"].get<double>()) << std::setw(12) << rate.str()
         << (row["right"].get<bool>() ? "right" : "WRONG: a network card, a link or memory is at fault") << "\n";
   }
+  out << "\nmesh\n";
+  for (const Json& axis : report["mesh"]) {
+    std::string groups, separator;
+    for (const Json& group : axis["groups"]) {
+      groups += std::exchange(separator, " | ");
+      std::string space;
+      for (const Json& rank : group) groups += std::exchange(space, " ") + rank.dump();
+    }
+    out << "  " << std::left << std::setw(10) << axis["axis"].get<std::string>() << groups
+        << (axis["right"].get<bool>() ? "  right" : "  WRONG: these ranks got wrong sums") << "\n";
+  }
   for (const Json& warning : report["warnings"]) out << "\nwarning: " << printable(warning.get<std::string>()) << "\n";
 }
 
 // In seconds: a rank has some heartbeats to show that it lives.
 constexpr int64_t kShortestTimeout = 10;
 
-int test_ranks(train::Ranks& ranks, bool json, std::chrono::steady_clock::time_point start) {
+// Whether one all-reduce along each axis adds up the numbers of its members, by this rank.
+Json test_axes(parallel::Comm& comm, const parallel::MeshShape& shape, at::Device device) {
+  const parallel::Mesh mesh(std::shared_ptr<parallel::Comm>(&comm, [](parallel::Comm*) {}), shape);
+  Json right = Json::object();
+  for (const parallel::Axis axis : {parallel::Axis::tensor, parallel::Axis::shard, parallel::Axis::replica}) {
+    const std::vector<int> members = mesh.place().members(axis);
+    if (members.size() == 1) continue;
+    const at::Tensor sum = at::full({1}, comm.rank() + 1, at::device(device).dtype(at::kLong));
+    mesh.axis(axis).all_reduce(sum);
+    right[parallel::axis_name(axis)] =
+        sum.item<int64_t>() == std::accumulate(members.begin(), members.end(), static_cast<int64_t>(members.size()));
+  }
+  comm.barrier();
+  return right;
+}
+
+// Each axis with the ranks of its groups, and whether all of them were right.
+Json mesh_json(parallel::Comm& comm, const parallel::MeshShape& shape, at::Device device) {
+  const Json own = test_axes(comm, shape, device);
+  std::vector<Json> all;
+  for (const std::string& text : comm.all_gather_text(own.dump())) all.push_back(Json::parse(text));
+  Json axes = Json::array();
+  for (const parallel::Axis axis : {parallel::Axis::tensor, parallel::Axis::shard, parallel::Axis::replica}) {
+    const std::string name = parallel::axis_name(axis);
+    if (!own.contains(name)) continue;
+    Json row = {{"axis", name}, {"groups", Json::array()}, {"right", true}};
+    for (int rank = 0; rank < comm.ranks(); ++rank) {
+      const parallel::MeshPlace place(rank, comm.ranks(), shape);
+      if (place.coordinate(axis) == 0) row["groups"].push_back(place.members(axis));
+      if (!all[static_cast<size_t>(rank)][name].get<bool>()) row["right"] = false;
+    }
+    axes.push_back(row);
+  }
+  return axes;
+}
+
+int test_ranks(train::Ranks& ranks, const DoctorOptions& options, std::chrono::steady_clock::time_point start) {
+  const bool json = options.json;
   const parallel::Launch& launch = ranks.launch;
   const std::shared_ptr<parallel::Comm> comm = ranks.comm;
   const std::string no_gpu = why_no_cuda();
@@ -156,6 +206,7 @@ int test_ranks(train::Ranks& ranks, bool json, std::chrono::steady_clock::time_p
                                      launch.rank, ": ", no_gpu.empty() ? "has one" : no_gpu, ")"));
   }
 
+  const parallel::MeshShape shape{static_cast<int>(options.tensor), static_cast<int>(options.replicas)};
   bool right = true;
   int64_t measured_sizes = 0;
   report["all_reduce"] = Json::array();
@@ -179,8 +230,11 @@ int test_ranks(train::Ranks& ranks, bool json, std::chrono::steady_clock::time_p
     const auto nccl = parallel::make_nccl_comm(comm, device);
     report["gpu_transport"] = nccl->describe();
     measure_all(*nccl, "the GPUs", device);
+    report["mesh"] = mesh_json(*nccl, shape, device);
   }
 #endif
+  if (!report.contains("mesh")) report["mesh"] = mesh_json(*comm, shape, at::kCPU);
+  for (const Json& axis : report["mesh"]) right = right && axis["right"].get<bool>();
   if (comm->main() && json) {
     std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   } else if (comm->main()) {
@@ -193,20 +247,23 @@ int test_ranks(train::Ranks& ranks, bool json, std::chrono::steady_clock::time_p
 
 }  // namespace
 
-int run_doctor_ranks(bool json, double meet_timeout_s) {
+int run_doctor_ranks(const DoctorOptions& options) {
   const parallel::Launch launch = parallel::detect_launch();
   require(
       launch.ranks > 1, ExitCode::usage,
       "doctor --ranks tests several ranks, but this process is alone; start it as a training would be, e.g. torchrun "
       "--no-python --nproc-per-node=2 hrm_train doctor --ranks");
+  // Refused before the ranks wait for each other.
+  parallel::MeshPlace(launch.rank, launch.ranks,
+                      {static_cast<int>(options.tensor), static_cast<int>(options.replicas)});
   // What hangs, and NCCL may forever, ends after as long as the ranks wait for each other at first.
   config::Config config;
-  config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(meet_timeout_s));
+  config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(options.meet_timeout_s));
   config.parallel.timeout_s = std::max(config.parallel.meet_timeout_s, kShortestTimeout);
   const auto start = std::chrono::steady_clock::now();
   return train::run_as_ranks(launch, config, {.run = "doctor"}, [&](train::Ranks& ranks) {
     ranks.watchdog->limit_steps(static_cast<double>(config.parallel.timeout_s));
-    return test_ranks(ranks, json, start);
+    return test_ranks(ranks, options, start);
   });
 }
 

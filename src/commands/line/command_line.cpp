@@ -391,6 +391,16 @@ void add_doctor(CLI::App& app, Action& action) {
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str()
       ->needs(ranks);
+  sub->add_option("--tensor", o->tensor, "with --ranks: ranks of a tensor axis, which are neighbours")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->needs(ranks);
+  sub->add_option("--replicas", o->replicas, "with --ranks: groups of ranks that share out the optimizer's state")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->needs(ranks);
   sub->add_flag("--failpoints", o->failpoints,
                 "list the failpoints that HRM_FAIL=<name>:<count>:<action>[,...] can trigger, for tests")
       ->excludes(ranks);

@@ -227,11 +227,20 @@ void add_bench_contrastive(CLI::App& bench, Action& action) {
 }
 
 void add_bench_comm(CLI::App& bench, Action& action) {
-  CLI::App* sub = bench.add_subcommand("comm", "time all-reduce between the ranks of a launcher");
+  CLI::App* sub = bench.add_subcommand("comm", "time collective operations between the ranks of a launcher");
   auto o = std::make_shared<commands::BenchCommOptions>();
   sub->add_option("--device", o->device, "auto = GPUs with NCCL if usable ones are present; cpu = CPUs with Gloo")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  sub->add_option("--ops", o->ops, "which operations; 'plan --bandwidths' needs all-reduce")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"all-reduce", "reduce-scatter", "all-gather", "all-to-all", "send-receive", "all"}));
+  sub->add_flag("--urgent", o->urgent, "on a GPU: before compute kernels that could start, as tensor parallelism does");
+  sub->add_flag("--beside", o->beside, "also time an all-gather at the same time as matrix products");
+  sub->add_option("--leave", o->leave,
+                  "with --beside: multiprocessors that this program's persistent kernels leave free")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 64));
   sub->add_option("--max-mb", o->max_mb, "largest tensor; sizes start at 8 bytes")
       ->capture_default_str()
       ->type_name("MIB")

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "hrm/base/build_info.h"
@@ -85,8 +87,16 @@ bool is_hopper() {
          current_device_attribute(cudaDevAttrComputeCapabilityMinor) == 0 && encode_call() != nullptr;
 }
 
+namespace {
+std::atomic<int> left_multiprocessors{0};
+}  // namespace
+
 int multiprocessors() {
-  return current_device_attribute(cudaDevAttrMultiProcessorCount);
+  return std::max(current_device_attribute(cudaDevAttrMultiProcessorCount) - left_multiprocessors.load(), 1);
+}
+
+void leave_multiprocessors(int count) {
+  left_multiprocessors.store(count);
 }
 
 }  // namespace hrm::ops::cuda::sm90

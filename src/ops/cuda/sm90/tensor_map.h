@@ -33,7 +33,12 @@ bool is_hopper();
 // Of the current device; 0 where it cannot be asked.
 int current_device_attribute(cudaDeviceAttr attribute);
 
-// Multiprocessors of the current device.
+// Multiprocessors of the current device that the persistent kernels may use, one block or more on each.
 int multiprocessors();
+
+// They leave this many to others: a fixed list of tiles takes twice as long where NCCL's blocks hold a multiprocessor
+// and a kernel's last blocks wait for the first ones to end. For all threads; of effect on what starts, or is captured,
+// afterwards. 0 at the start.
+void leave_multiprocessors(int count);
 
 }  // namespace hrm::ops::cuda::sm90
