@@ -275,6 +275,15 @@ at::Tensor Fp8Linears::saturated() const {
   return at::zeros({2, all_}, share.options()).index_copy_(1, places_, share.view({2, count()}));
 }
 
+at::Tensor Fp8Linears::layer_values() const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor slots = slots_.narrow(0, 0, 3 * count());
+  const at::Tensor amax = at::cat({history().select(1, 0), weight_slots().select(1, 2)});
+  const at::Tensor both = at::stack({slots.select(1, 0).view({3, count()}), amax.view({3, count()})}, 1);
+  const at::Tensor used = both.view({6, count()}).to(at::kDouble);
+  return at::zeros({6, all_}, used.options()).index_copy_(1, places_, used);
+}
+
 at::Tensor Fp8Linears::maxima() const {
   return slots_.narrow(0, 0, 2 * count()).select(1, 2);
 }

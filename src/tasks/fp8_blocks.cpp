@@ -19,10 +19,12 @@ nn::Fp8LinearsOptions options_of(const config::PrecisionConfig& p) {
           .skip = p.fp8_skip};
 }
 
-constexpr const char* kSaturatedKinds[] = {"input", "gradient"};
+// What is told of each layer, in the order of Fp8Linears::saturated() and layer_values().
+constexpr const char* kLayerValues[] = {"input/saturated", "gradient/saturated", "input/scale",  "input/amax",
+                                        "gradient/scale",  "gradient/amax",      "weight/scale", "weight/amax"};
 
-std::string saturated_name(const nn::NamedLinear& layer, const char* kind) {
-  return cat("fp8/", layer.name, "/", kind, "/saturated");
+std::string layer_name(const nn::NamedLinear& layer, const char* value) {
+  return cat("fp8/", layer.name, "/", value);
 }
 
 }  // namespace
@@ -40,8 +42,8 @@ std::vector<nn::NamedLinear> fp8_layers(torch::nn::Module& model, const config::
 std::vector<std::string> fp8_metric_names(torch::nn::Module& model) {
   std::vector<std::string> names;
   for (const std::string& value : nn::Fp8Linears::value_names()) names.push_back("fp8/" + value);
-  for (const char* kind : kSaturatedKinds) {
-    for (const nn::NamedLinear& layer : fp8_candidates(model)) names.push_back(saturated_name(layer, kind));
+  for (const char* value : kLayerValues) {
+    for (const nn::NamedLinear& layer : fp8_candidates(model)) names.push_back(layer_name(layer, value));
   }
   return names;
 }
@@ -51,9 +53,9 @@ Fp8Blocks::Fp8Blocks(const config::PrecisionConfig& precision, models::LanguageM
       all_(models::token_linears(model).size()),
       with_bias_(all_ - fp8_candidates(model).size()),
       linears_(fp8_candidates(model), options_of(precision)) {
-  for (const char* kind : kSaturatedKinds) {
-    for (const nn::NamedLinear& layer : fp8_candidates(model)) unused_metrics_.insert(saturated_name(layer, kind));
-    for (const nn::NamedLinear& layer : linears_.layers()) unused_metrics_.erase(saturated_name(layer, kind));
+  for (const char* value : kLayerValues) {
+    for (const nn::NamedLinear& layer : fp8_candidates(model)) unused_metrics_.insert(layer_name(layer, value));
+    for (const nn::NamedLinear& layer : linears_.layers()) unused_metrics_.erase(layer_name(layer, value));
   }
   if (keeps_copies) return;
   std::vector<nn::Linear*> layers;
@@ -78,7 +80,9 @@ void Fp8Blocks::update_scales(parallel::Comm& comm) const {
 
 at::Tensor Fp8Blocks::metrics(const parallel::Comm& comm) const {
   // All ranks know the values alike, and each has as many positions as the others.
-  return at::cat({linears_.values() * (comm.main() ? 1 : 0), linears_.saturated().flatten() / comm.ranks()});
+  const int known = comm.main() ? 1 : 0;
+  return at::cat({linears_.values() * known, linears_.saturated().flatten() / comm.ranks(),
+                  linears_.layer_values().flatten() * known});
 }
 
 NamedValues Fp8Blocks::only_used(NamedValues metrics) const {

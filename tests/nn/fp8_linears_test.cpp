@@ -273,6 +273,45 @@ TEST(Fp8Linears, FrozenWeightsHaveNoGradient) {
   EXPECT_FALSE(frozen.weight().grad().defined());
 }
 
+// Of each layer: what its slots hold, and zeros of one that is left out.
+TEST(Fp8Linears, TellsScalesAndMaximaOfLayers) {
+  Fp8Blocks model;
+  const std::vector<NamedLinear> all = model.linears();
+  Fp8Linears fp8(all, {.skip = "layers.1.self_attn.*"});
+  const at::Tensor x = model.input() * 3;
+  for (int step = 0; step < 2; ++step) {
+    model.parameters.zero_grad();
+    fp8.begin_step(false);
+    fp8.quantize_weights();
+    const at::Tensor in = x.detach().clone().requires_grad_();
+    const at::Tensor out = model.forward(in);
+    out.backward(at::ones_like(out) / 100);
+    const at::Tensor largest = fp8.maxima().clone();
+    fp8.update_scales();
+    fp8.count_step();
+    const at::Tensor got = fp8.layer_values();
+    ASSERT_EQ(got.sizes(), at::IntArrayRef({6, 8}));
+    const auto used = static_cast<int64_t>(fp8.layers().size());
+    ASSERT_EQ(used, 6);
+    int64_t place = 0;
+    for (int64_t i = 0; i < 8; ++i) {
+      const NamedLinear& layer = all[static_cast<size_t>(i)];
+      if (layer.name.starts_with("layers.1.self_attn.")) {
+        EXPECT_TRUE(got.select(1, i).eq(0).all().item<bool>()) << layer.name;
+        continue;
+      }
+      const auto value = [&](int64_t row) { return got[row][i].item<double>(); };
+      EXPECT_EQ(value(0), fp8.x_slots()[place][0].item<double>()) << layer.name;
+      EXPECT_EQ(value(1), largest[place].item<double>()) << layer.name;
+      EXPECT_EQ(value(2), fp8.gradient_slots()[place][0].item<double>()) << layer.name;
+      EXPECT_EQ(value(3), largest[used + place].item<double>()) << layer.name;
+      EXPECT_EQ(value(4), fp8.weight_slots()[place][0].item<double>()) << layer.name;
+      EXPECT_EQ(value(5), layer.linear->compute_weight().abs().max().item<double>()) << layer.name;
+      ++place;
+    }
+  }
+}
+
 // Of a step whose input is larger than the history says, the share of what each layer has clamped.
 TEST(Fp8Linears, TellsHowManyValuesWereClamped) {
   Fp8Blocks model;

@@ -87,6 +87,23 @@ TEST_P(Fp8Blocks, LearnAsWithout) {
           key.substr(0, key.size() - std::string("input/saturated").size()) + "gradient/saturated";
       EXPECT_LT(got[i].at(gradient).get<double>(), 0.2) << gradient;
     }
+    // The largest and the smallest of the layers bound each of them, also as means over steps.
+    for (const char* kind : {"input", "gradient", "weight"}) {
+      const std::string all = std::string("train/fp8/") + kind;
+      int found = 0;
+      for (const auto& [key, value] : got[i].items()) {
+        if (!key.starts_with("train/fp8/") || !key.ends_with(std::string("_proj/") + kind + "/amax")) continue;
+        ++found;
+        const double amax = value.get<double>();
+        const double scale = got[i].at(key.substr(0, key.size() - 4) + "scale").get<double>();
+        EXPECT_GT(amax, 0) << key;
+        // Those of weights are a step newer than the largest of all.
+        const double largest = got[i][all + "/amax"].get<double>();
+        EXPECT_LE(amax, largest * (all.ends_with("weight") ? 1.2 : 1 + 1e-6)) << key;
+        EXPECT_GT(scale, 0) << key;
+      }
+      EXPECT_EQ(found, layers) << kind;
+    }
     EXPECT_EQ(layers, static_cast<int>(fp8.task.fp8()->layers().size()));
   }
   EXPECT_LT(want[2]["train/loss"].get<double>(), 0.9 * want[0]["train/loss"].get<double>()) << "nothing was learned";
@@ -110,7 +127,8 @@ TEST(Fp8BlocksTraining, TheShareOfClampedValuesIsOfTheWholeStep) {
     for (const nlohmann::json& record : records(dir / name, "train/loss")) {
       steps.emplace_back();
       for (const auto& [key, value] : record.items()) {
-        if (key.find("_proj/") != std::string::npos) steps.back()[key] = value.get<double>();
+        if (key.find("_proj/") != std::string::npos && key.ends_with("/saturated"))
+          steps.back()[key] = value.get<double>();
       }
     }
     return steps;

@@ -137,6 +137,11 @@ class Fp8Linears : public Stateful {
   // Their names, e.g. "input/scale_max".
   static std::vector<std::string> value_names();
 
+  // By kind of tensor (input, gradient, weight), for each: the scale of every layer, as the next pass uses it, and the
+  // largest magnitude of the step before. (6, all layers) float64, in the order of the constructor's `layers`; zeros of
+  // those that are left out. Of a weight both are those of the last quantize_weights(). Small kernels; can be captured.
+  at::Tensor layer_values() const;
+
   // Of the passes since the last update_scales(): the share of each layer's values that were clamped because they were
   // beyond the range of their delayed scale. (2, all layers) float64, of inputs and of gradients, in the order of the
   // constructor's `layers`; zeros of those that are left out and with other modes. Weights have scales of their own

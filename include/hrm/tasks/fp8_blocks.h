@@ -28,8 +28,8 @@ std::vector<nn::NamedLinear> fp8_candidates(torch::nn::Module& model);
 // Those of them that do: precision.fp8_skip leaves some out. Error(usage) as nn::without_skipped.
 std::vector<nn::NamedLinear> fp8_layers(torch::nn::Module& model, const config::PrecisionConfig& precision);
 
-// Names of the metrics, "fp8/...": those of nn::Fp8Linears::values(), and behind them fp8/<layer>/input/saturated of
-// all candidates, then fp8/<layer>/gradient/saturated.
+// Names of the metrics, "fp8/...": those of nn::Fp8Linears::values(), and behind them those of each candidate,
+// fp8/<layer>/input/saturated first: of saturated() and of layer_values().
 std::vector<std::string> fp8_metric_names(torch::nn::Module& model);
 
 class Fp8Blocks : public Stateful {
