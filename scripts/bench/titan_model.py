@@ -40,6 +40,7 @@ def make_loader(dp_world_size, dp_rank, tokenizer, job_config, **_):
 
 SHAPE = llama3.TransformerModelArgs(dim=2048, n_layers=24, n_heads=16, n_kv_heads=8, vocab_size=VOCABULARY,
                                     rope_theta=500000)
+LARGE = llama3.TransformerModelArgs(dim=4096, n_layers=32, n_heads=32, vocab_size=VOCABULARY, rope_theta=10000)
 register_train_spec("hrm_bench", dataclasses.replace(
-    llama3.get_train_spec(), model_args={"1b": SHAPE}, build_tokenizer_fn=None, build_dataloader_fn=make_loader,
+    llama3.get_train_spec(), model_args={"1b": SHAPE, "7b": LARGE}, build_tokenizer_fn=None, build_dataloader_fn=make_loader,
     build_validator_fn=None, state_dict_adapter=None))

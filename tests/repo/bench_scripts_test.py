@@ -90,6 +90,25 @@ class Titan(unittest.TestCase):
         text = compare_titan.table(turns + [dict(side="torchtitan bf16", error="out of memory")])
         self.assertIn("| hrm_train fp8 | 73,200 | 1.20 | 1.0 |", text)
         self.assertNotIn("bf16", text)
+        turns = [dict(side=side, tokens_per_s=tokens, reserved_bytes=2**31) for side, tokens in
+                 (("torchtitan, one GPU", 50000), ("hrm_train, zero=3", 55000))]
+        self.assertIn("| hrm_train, zero=3 | 55,000 | 1.10 | 2.0 |", compare_titan.table(turns, "two_gpus"))
+
+    def test_tokens_are_of_each_gpu(self):
+        said = {}
+
+        def run_bench(words, folder, limit, ranks):
+            said["words"], said["ranks"] = words, ranks
+            return {"steps": 10, "step_ms": {"mean": 1000}, "memory": dict(allocated_peak_bytes=1, reserved_peak_bytes=2)}
+
+        shape, _, sides = compare_titan.WORKS["two_gpus"]
+        args = types.SimpleNamespace(binary="hrm_train", steps=10, limit=1)
+        with unittest.mock.patch.object(compare_titan, "run_bench", run_bench):
+            for side, rows in (("hrm_train, one GPU", 4), ("hrm_train, zero=3", 8), ("hrm_train, tensor 2", 4)):
+                numbers = compare_titan.run_ours(args, shape, sides[side], pathlib.Path("."))
+                self.assertEqual(said["ranks"], sides[side].gpus)
+                self.assertIn(f"train.global_batch_size={rows}", said["words"])
+                self.assertEqual(numbers["tokens_per_s"], rows * 4096 // said["ranks"])
 
 
 def at(work, ranks, batch, side, variant, ms, sync=False, sitting="1", **more):
