@@ -86,6 +86,13 @@ CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device,
   };
   qkv_proj_ = linear("qkv_proj", sizes.width, rows, sizes.bias);
   o_proj_ = linear("o_proj", sizes.heads * sizes.head_dim, sizes.width, /*bias=*/false);
+  if (!sizes.cut.whole()) {
+    require(!wide(), ExitCode::unexpected, "norms over all heads of q and k need all heads, so they cannot be cut");
+    const int64_t q = sizes.cut.parts * sizes.heads * sizes.head_dim;
+    const int64_t kv = sizes.cut.parts * sizes.kv_heads * sizes.head_dim;
+    qkv_proj_->set_cut({.by = CutBy::heads, .cut = sizes.cut, .pieces = {q, kv, kv}});
+    o_proj_->set_cut({.by = CutBy::columns, .cut = sizes.cut, .pieces = {q}});
+  }
   if (!sizes.qk_norm && !wide()) return;
   const int64_t q_width = wide() ? sizes.heads * sizes.head_dim : sizes.head_dim;
   const int64_t k_width = wide() ? sizes.kv_heads * sizes.head_dim : sizes.head_dim;
@@ -123,6 +130,11 @@ StepRows CausalAttention::step_add(const RmsNorm& norm, const StepRows& rows, co
   const at::Tensor qkv = step_linear(*qkv_proj_, norm, rows);
   const at::Tensor mixed = step_mix(wide() ? normed_widely(qkv) : qkv, pass, cache);
   return step_product(*o_proj_, mixed, rows.x, next);
+}
+
+at::Tensor CausalAttention::step_sums(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
+                                      const LayerCache& cache) const {
+  return step_sums_of(*o_proj_, step_mix(step_linear(*qkv_proj_, norm, rows), pass, cache));
 }
 
 ops::QkvHeadOptions CausalAttention::head_options(const AttentionPass& pass) const {

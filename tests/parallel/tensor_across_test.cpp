@@ -12,10 +12,6 @@ at::Tensor values(at::IntArrayRef sizes, double seed) {
   return at::sin(at::arange(c10::multiply_integers(sizes), at::kFloat) * 0.7 + seed).view(sizes);
 }
 
-std::shared_ptr<parallel::Comm> borrowed(parallel::Comm& comm) {
-  return {std::shared_ptr<parallel::Comm>(), &comm};
-}
-
 class TensorAcross : public testing::TestWithParam<test::Ranks> {};
 
 constexpr int64_t kWidth = 5;
@@ -23,7 +19,7 @@ constexpr int64_t kWidth = 5;
 // Numbers of tokens that parts divide, and others.
 TEST_P(TensorAcross, EnterGathersRowsAndAddsGradients) {
   test::on_ranks(GetParam(), [&](parallel::Comm& comm) {
-    const auto across = parallel::make_tensor_across(borrowed(comm));
+    const auto across = parallel::make_tensor_across(test::borrowed(comm));
     for (const int64_t tokens : {8, 7, 1}) {
       const int64_t own = across->own_rows(tokens);
       const at::Tensor all = at::cat({values({tokens, kWidth}, 1), at::zeros({own * comm.ranks() - tokens, kWidth})});
@@ -42,7 +38,7 @@ TEST_P(TensorAcross, EnterGathersRowsAndAddsGradients) {
 
 TEST_P(TensorAcross, LeaveGivesEveryPartsSumsOfOurRows) {
   test::on_ranks(GetParam(), [&](parallel::Comm& comm) {
-    const auto across = parallel::make_tensor_across(borrowed(comm));
+    const auto across = parallel::make_tensor_across(test::borrowed(comm));
     for (const int64_t tokens : {8, 7, 1}) {
       const int64_t own = across->own_rows(tokens), first = comm.rank() * own;
       const auto of_part = [&](int part) {
@@ -69,7 +65,7 @@ TEST_P(TensorAcross, LeaveGivesEveryPartsSumsOfOurRows) {
 
 TEST_P(TensorAcross, GatherHasWhatEveryPartHas) {
   test::on_ranks(GetParam(), [&](parallel::Comm& comm) {
-    const at::Tensor all = parallel::make_tensor_across(borrowed(comm))->gather(values({3, 2, 4}, comm.rank()));
+    const at::Tensor all = parallel::make_tensor_across(test::borrowed(comm))->gather(values({3, 2, 4}, comm.rank()));
     ASSERT_EQ(all.sizes(), at::IntArrayRef({comm.ranks(), 3, 2, 4}));
     for (int part = 0; part < comm.ranks(); ++part) EXPECT_TRUE(at::equal(all[part], values({3, 2, 4}, part)));
   });

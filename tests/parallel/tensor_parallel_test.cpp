@@ -1,0 +1,168 @@
+// Decoders that are cut over ranks train as one that is whole.
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <string>
+
+#include "hrm/models/decoder_lm.h"
+#include "hrm/objectives/language.h"
+#include "hrm/objectives/token_log_probs.h"
+#include "hrm/optim/clip.h"
+#include "hrm/optim/optimizer.h"
+#include "hrm/parallel/tensor_across.h"
+#include "hrm/parallel/tensor_gradients.h"
+#include "support/ranks.h"
+
+namespace hrm {
+namespace {
+
+constexpr int64_t kVocabulary = 96, kSteps = 5;
+constexpr uint64_t kSeed = 3;
+
+struct Case {
+  const char* name;
+  std::function<void(models::DecoderOptions&)> change = [](models::DecoderOptions&) {};
+  int64_t rows = 2, length = 12, accumulation = 1;
+  bool documents = false;
+  int ranks = 2;
+};
+
+models::DecoderOptions decoder_options(const Case& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
+  models::DecoderOptions options{.vocabulary = kVocabulary,
+                                 .width = 64,
+                                 .layers = 2,
+                                 .heads = 8,
+                                 .kv_heads = 4,
+                                 .inner = 96,
+                                 .positions = 32,
+                                 .qk_norm = true,
+                                 .across = std::move(across)};
+  c.change(options);
+  return options;
+}
+
+std::shared_ptr<models::DecoderLm> make_model(const models::DecoderOptions& options) {
+  const auto model = std::make_shared<models::DecoderLm>(options, at::kCPU);
+  model->initialise(kSeed, at::kFloat);
+  return model;
+}
+
+// What each step gives.
+struct Trace {
+  std::vector<double> losses, norms;
+  std::vector<std::vector<at::Tensor>> gradients;  // of each parameter
+};
+
+at::Tensor ids_of(const Case& c, int64_t seed) {
+  return (at::arange(c.rows * c.length, at::kLong) * (7 + seed) + seed * 5).remainder(kVocabulary).view({c.rows, -1});
+}
+
+at::Tensor loss_of(models::LanguageModel& model, const Case& c, int64_t seed) {
+  models::LanguageInputs inputs{.ids = ids_of(c, seed)};
+  if (c.documents) {
+    inputs.documents = at::arange(c.length, at::kInt).ge(c.length / 3).to(at::kInt).expand({c.rows, -1}).contiguous();
+    inputs.most_documents = 2;
+  }
+  const models::LanguageOutput out = model.forward(inputs);
+  at::Tensor labels = inputs.ids.roll(-1, 1).clone();
+  labels.select(1, c.length - 1).fill_(-100);
+  const at::Tensor tokens = at::full({}, static_cast<double>(c.rows * (c.length - 1) * c.accumulation));
+  return objectives::language_loss(model, out, labels, {.chunk = 10}, tokens).loss;
+}
+
+Trace train(models::LanguageModel& model, const Case& c, parallel::Comm* comm) {
+  nn::ParameterSet& parameters = model.parameter_set();
+  const auto optimizer = optim::make_optimizer({.name = config::OptimizerKind::sgd, .momentum = 0.9},
+                                               {optim::group_of(parameters, /*weight_decay=*/0.01)});
+  std::unique_ptr<parallel::TensorGradients> sums;
+  if (comm != nullptr) sums = std::make_unique<parallel::TensorGradients>(parameters, *comm);
+  Trace trace;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    parameters.zero_grad();
+    double loss = 0;
+    for (int64_t micro = 0; micro < c.accumulation; ++micro) {
+      const at::Tensor part = loss_of(model, c, step * c.accumulation + micro);
+      part.backward();
+      loss += part.item<double>();
+    }
+    if (sums) sums->sum();
+    const optim::GradNorm norm =
+        sums ? sums->global_norm(/*max_norm=*/0.5, {}) : optim::global_norm(parameters.flat_grad(), 0.5, 2, {});
+    trace.losses.push_back(loss);
+    trace.norms.push_back(norm.norm.item<double>());
+    std::vector<at::Tensor>& gradients = trace.gradients.emplace_back();
+    for (const nn::Parameter& parameter : parameters.all()) gradients.push_back(parameter.master.grad().clone());
+    optimizer->step(at::full({}, 0.03), norm.coef, at::zeros({}));
+  }
+  return trace;
+}
+
+double distance(const at::Tensor& a, const at::Tensor& b) {
+  const double size = b.norm().item<double>();
+  return (a - b).norm().item<double>() / (size > 0 ? size : 1);
+}
+
+constexpr double kClose = 1e-6;
+
+// The more parts, the more roundings. Gradients of norms are small differences of large sums.
+double tolerance(const std::string& parameter, int ranks) {
+  return kClose * ranks / 2 * (parameter.find("norm") == std::string::npos ? 1 : 4);
+}
+
+void expect_same_training(const Trace& part, const Trace& whole, const nn::ParameterSet& parameters, int ranks) {
+  for (size_t step = 0; step < whole.losses.size(); ++step) {
+    EXPECT_NEAR(part.losses[step] / whole.losses[step], 1, kClose) << "step " << step;
+    EXPECT_NEAR(part.norms[step] / whole.norms[step], 1, kClose) << "step " << step;
+    for (size_t i = 0; i < parameters.all().size(); ++i) {
+      const nn::Parameter& parameter = parameters.all()[i];
+      const at::Tensor expected = parameter.cut.part_of(whole.gradients[step][i]);
+      ASSERT_EQ(expected.sizes(), parameter.master.sizes()) << parameter.name;
+      EXPECT_GT(expected.norm().item<double>(), 0) << parameter.name;
+      EXPECT_LE(distance(part.gradients[step][i], expected), tolerance(parameter.name, ranks))
+          << parameter.name << " of step " << step;
+    }
+  }
+}
+
+class TensorParallel : public testing::TestWithParam<Case> {};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+TEST_P(TensorParallel, TrainsAsTheWhole) {
+  const Case& c = GetParam();
+  const auto whole = make_model(decoder_options(c));
+  std::vector<at::Tensor> begin;
+  for (const nn::Parameter& parameter : whole->parameter_set().all()) begin.push_back(parameter.master.clone());
+  const Trace expected = train(*whole, c, nullptr);
+  test::on_ranks({test::Kind::threads, c.ranks}, [&](parallel::Comm& comm) {
+    const auto model = make_model(decoder_options(c, parallel::make_tensor_across(test::borrowed(comm))));
+    const nn::ParameterSet& parameters = model->parameter_set();
+    ASSERT_EQ(parameters.all().size(), begin.size());
+    for (size_t i = 0; i < begin.size(); ++i) {
+      const nn::Parameter& parameter = parameters.all()[i];
+      EXPECT_TRUE(at::equal(parameter.master, parameter.cut.part_of(begin[i]))) << parameter.name;
+      EXPECT_NE(parameter.cut.whole(), parameter.name.find("norm") == std::string::npos) << parameter.name;
+    }
+    expect_same_training(train(*model, c, &comm), expected, parameters, c.ranks);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, TensorParallel,
+    testing::Values(
+        Case{.name = "tied"}, Case{.name = "untied", .change = [](auto& o) { o.tied = false; }, .ranks = 4},
+        Case{.name = "recompute", .change = [](auto& o) { o.recompute = true; }},
+        Case{.name = "three_micro_batches", .accumulation = 3},
+        Case{.name = "window", .change = [](auto& o) { o.window = 4; }}, Case{.name = "documents", .documents = true},
+        Case{.name = "odd_tokens", .rows = 3, .length = 7, .ranks = 4},
+        Case{.name = "other_forms",
+             .change =
+                 [](auto& o) {
+                   o.qk_norm = false;
+                   o.form = {.qkv_bias = true, .gelu_gate = true, .scaled_embedding = true, .centred_norms = true};
+                 }},
+        Case{.name = "no_groups", .change = [](auto& o) { o.kv_heads = 8; }, .ranks = 4}));
+
+}  // namespace
+}  // namespace hrm
