@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "hrm/base/error.h"
 
@@ -27,8 +28,22 @@ class SingleComm : public Comm {
     out.copy_(in);
     return std::make_unique<Done>();
   }
+  std::unique_ptr<Pending> start_all_to_all(const at::Tensor& out, const at::Tensor& in) override {
+    check_all_to_all(out, in);
+    out.copy_(in);
+    return std::make_unique<Done>();
+  }
+  std::unique_ptr<Pending> start_exchange(const std::vector<Transfer>& sends,
+                                          const std::vector<Transfer>& receives) override {
+    check_transfers(sends, receives);
+    return std::make_unique<Done>();
+  }
   void broadcast(const at::Tensor& /*tensor*/, int /*root*/) override {}
   void barrier() override {}
+  std::unique_ptr<Comm> split(const Subgroup& group) override {
+    place_in(group);
+    return make_single_comm();
+  }
 };
 
 }  // namespace
@@ -54,6 +69,33 @@ void Comm::check_parts(const char* what, const at::Tensor& whole, const at::Tens
               whole.numel() == part.numel() * ranks(),
           ExitCode::unexpected, what, " between ", ranks(), " ranks of ", whole.numel(), " elements of ",
           whole.dtype().name(), " in all and ", part.numel(), " of ", part.dtype().name(), " for each");
+}
+
+void Comm::check_all_to_all(const at::Tensor& out, const at::Tensor& in) const {
+  require(out.is_contiguous() && in.is_contiguous() && out.scalar_type() == in.scalar_type() &&
+              out.numel() == in.numel() && in.dim() > 0 && in.size(0) % ranks() == 0 && !out.is_alias_of(in),
+          ExitCode::unexpected, "an all-to-all between ", ranks(), " ranks of ", in.sizes(), " elements of ",
+          in.dtype().name(), " to ", out.sizes(), " of ", out.dtype().name(), in.is_alias_of(out) ? " in place" : "");
+}
+
+void Comm::check_transfers(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives) const {
+  for (const std::vector<Transfer>* side : {&sends, &receives}) {
+    for (const Transfer& transfer : *side) {
+      require(
+          transfer.tensor.is_contiguous() && transfer.peer >= 0 && transfer.peer < ranks() && transfer.peer != rank(),
+          ExitCode::unexpected, "rank ", rank(), " of ", ranks(), " in an exchange with rank ", transfer.peer,
+          transfer.tensor.is_contiguous() ? "" : " of a tensor with gaps");
+    }
+  }
+}
+
+int Comm::place_in(const Subgroup& group) const {
+  const auto& members = group.members;
+  const bool ascending = std::adjacent_find(members.begin(), members.end(), std::greater_equal()) == members.end();
+  const auto own = std::find(members.begin(), members.end(), rank());
+  require(ascending && own != members.end() && members.front() >= 0 && members.back() < ranks(), ExitCode::unexpected,
+          "rank ", rank(), " of ", ranks(), " cannot be in the group '", group.name, "' of ", members.size(), " ranks");
+  return static_cast<int>(own - members.begin());
 }
 
 std::unique_ptr<Comm> make_single_comm() {

@@ -1,5 +1,7 @@
 #include <ATen/Tensor.h>
 
+#include <algorithm>
+
 #include "hrm/base/error.h"
 #include "hrm/parallel/comm.h"
 
@@ -42,7 +44,23 @@ class FakeComm : public Comm {
     require(root >= 0 && root < ranks_, ExitCode::unexpected, "a broadcast from rank ", root, " of ", ranks_, " ranks");
   }
 
+  std::unique_ptr<Pending> start_all_to_all(const at::Tensor& out, const at::Tensor& in) override {
+    check_all_to_all(out, in);
+    out.view(-1).copy_(in.view(-1));
+    return std::make_unique<Done>();
+  }
+
+  std::unique_ptr<Pending> start_exchange(const std::vector<Transfer>& sends,
+                                          const std::vector<Transfer>& receives) override {
+    check_transfers(sends, receives);
+    return std::make_unique<Done>();
+  }
+
   void barrier() override {}
+
+  std::unique_ptr<Comm> split(const Subgroup& group) override {
+    return std::make_unique<FakeComm>(place_in(group), static_cast<int>(group.members.size()));
+  }
 
  private:
   static void check(const at::Tensor& tensor) {
@@ -67,28 +85,51 @@ int64_t CommTraffic::bytes(Kind kind) const {
 }
 
 std::unique_ptr<Pending> CountingComm::start_all_reduce(const at::Tensor& tensor, Reduction reduction) {
-  traffic_.operations.push_back({Kind::all_reduce, static_cast<int64_t>(tensor.nbytes())});
+  count(Kind::all_reduce, static_cast<int64_t>(tensor.nbytes()));
   return comm_->start_all_reduce(tensor, reduction);
 }
 
 std::unique_ptr<Pending> CountingComm::start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) {
-  traffic_.operations.push_back({Kind::reduce_scatter, static_cast<int64_t>(in.nbytes())});
+  count(Kind::reduce_scatter, static_cast<int64_t>(in.nbytes()));
   return comm_->start_reduce_scatter(out, in);
 }
 
 std::unique_ptr<Pending> CountingComm::start_all_gather(const at::Tensor& out, const at::Tensor& in) {
-  traffic_.operations.push_back({Kind::all_gather, static_cast<int64_t>(out.nbytes())});
+  count(Kind::all_gather, static_cast<int64_t>(out.nbytes()));
   return comm_->start_all_gather(out, in);
 }
 
 void CountingComm::broadcast(const at::Tensor& tensor, int root) {
-  traffic_.operations.push_back({Kind::broadcast, static_cast<int64_t>(tensor.nbytes())});
+  count(Kind::broadcast, static_cast<int64_t>(tensor.nbytes()));
   comm_->broadcast(tensor, root);
 }
 
 void CountingComm::barrier() {
-  ++traffic_.barriers;
+  ++traffic_->barriers;
   comm_->barrier();
+}
+
+std::unique_ptr<Pending> CountingComm::start_all_to_all(const at::Tensor& out, const at::Tensor& in) {
+  count(Kind::all_to_all, static_cast<int64_t>(in.nbytes()));
+  return comm_->start_all_to_all(out, in);
+}
+
+std::unique_ptr<Pending> CountingComm::start_exchange(const std::vector<Transfer>& sends,
+                                                      const std::vector<Transfer>& receives) {
+  const auto bytes_of = [](const std::vector<Transfer>& transfers) {
+    int64_t bytes = 0;
+    for (const Transfer& transfer : transfers) bytes += static_cast<int64_t>(transfer.tensor.nbytes());
+    return bytes;
+  };
+  count(Kind::exchange, std::max(bytes_of(sends), bytes_of(receives)));
+  return comm_->start_exchange(sends, receives);
+}
+
+std::unique_ptr<Comm> CountingComm::split(const Subgroup& group) {
+  auto part = std::make_unique<CountingComm>(comm_->split(group));
+  part->traffic_ = traffic_;
+  part->axis_ = group.name;
+  return part;
 }
 
 std::unique_ptr<CountingComm> make_fake_comm(int rank, int ranks) {

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "hrm/base/error.h"
@@ -48,14 +49,22 @@ bool is_loopback(const std::string& address) {
   return address.rfind("127.", 0) == 0 || address == "::1";
 }
 
+// Which rank of which group speaks, for messages.
+struct Speaker {
+  int rank = 0;           // of the training
+  std::string axis = {};  // empty: all ranks
+};
+
 // Runs a step of Gloo; its exceptions (a peer that has closed its connection, a time limit) become ours.
 template <class F>
-void run(int rank, const char* what, const F& f) {
+void run(const Speaker& speaker, const char* what, const F& f) {
   failpoint::hit(Failpoint::collective_start);
   try {
     f();
   } catch (const std::exception& error) {
-    fail(ExitCode::rank_failed, "rank ", rank, " lost another rank in ", what, " (", first_line(error), ")");
+    const std::string of = speaker.axis.empty() ? "" : cat(" of the axis '", speaker.axis, "'");
+    fail(ExitCode::rank_failed, "rank ", speaker.rank, " lost another rank", of, " in ", what, " (", first_line(error),
+         ")");
   }
 }
 
@@ -65,16 +74,18 @@ c10d::ReduceOp op_of(Reduction reduction) {
 
 class GlooPending : public Pending {
  public:
-  GlooPending(int rank, const char* what, c10::intrusive_ptr<c10d::Work> work)
-      : rank_(rank), what_(what), work_(std::move(work)) {}
+  GlooPending(const Speaker& speaker, const char* what, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+      : speaker_(speaker), what_(what), works_(std::move(works)) {}
   void wait() override {
-    run(rank_, what_, [&] { work_->wait(); });
+    run(speaker_, what_, [&] {
+      for (const auto& work : works_) work->wait();
+    });
   }
 
  private:
-  int rank_;
+  Speaker speaker_;
   const char* what_;
-  c10::intrusive_ptr<c10d::Work> work_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 
 // One part of an all-reduce.
@@ -94,8 +105,14 @@ class PartOfSum : public Pending {
 
 class GlooComm : public Comm {
  public:
-  GlooComm(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, std::string where)
-      : group_(std::move(group)), where_(std::move(where)) {}
+  GlooComm(c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<c10d::ProcessGroupGloo> group, std::string where,
+           Speaker speaker)
+      : store_(std::move(store)),
+        group_(std::move(group)),
+        where_(std::move(where)),
+        speaker_(std::move(speaker)),
+        sent_(static_cast<size_t>(group_->getSize())),
+        received_(sent_) {}
 
   int rank() const override { return group_->getRank(); }
   int ranks() const override { return group_->getSize(); }
@@ -103,9 +120,7 @@ class GlooComm : public Comm {
 
   std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) override {
     std::vector<at::Tensor> tensors{tensor};
-    c10::intrusive_ptr<c10d::Work> work;
-    run(rank(), "an all-reduce", [&] { work = group_->allreduce(tensors, {op_of(reduction)}); });
-    return std::make_unique<GlooPending>(rank(), "an all-reduce", std::move(work));
+    return start("an all-reduce", [&] { return group_->allreduce(tensors, {op_of(reduction)}); });
   }
 
   std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override {
@@ -119,27 +134,77 @@ class GlooComm : public Comm {
     check_parts("an all-gather", out, in);
     // A copy where `in` lies in what is written meanwhile.
     at::Tensor to = out, from = in.is_alias_of(out) ? in.clone() : in;
-    c10::intrusive_ptr<c10d::Work> work;
-    run(rank(), "an all-gather", [&] { work = group_->_allgather_base(to, from); });
-    return std::make_unique<GlooPending>(rank(), "an all-gather", std::move(work));
+    return start("an all-gather", [&] { return group_->_allgather_base(to, from); });
+  }
+
+  std::unique_ptr<Pending> start_all_to_all(const at::Tensor& out, const at::Tensor& in) override {
+    check_all_to_all(out, in);
+    at::Tensor to = out.view({ranks(), -1}), from = in.view({ranks(), -1});
+    std::vector<int64_t> equal_out, equal_in;
+    return start("an all-to-all", [&] { return group_->alltoall_base(to, from, equal_out, equal_in); });
+  }
+
+  std::unique_ptr<Pending> start_exchange(const std::vector<Transfer>& sends,
+                                          const std::vector<Transfer>& receives) override {
+    check_transfers(sends, receives);
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    // Both sides number the messages from one to the other alike.
+    const auto tag_of = [](uint32_t& count) { return kFirstTag + static_cast<int>(count++ % kTags); };
+    run(speaker_, "an exchange", [&] {
+      for (const Transfer& transfer : receives) {
+        std::vector<at::Tensor> tensors{transfer.tensor};
+        works.push_back(group_->recv(tensors, transfer.peer, tag_of(received_[static_cast<size_t>(transfer.peer)])));
+      }
+      for (const Transfer& transfer : sends) {
+        std::vector<at::Tensor> tensors{transfer.tensor};
+        works.push_back(group_->send(tensors, transfer.peer, tag_of(sent_[static_cast<size_t>(transfer.peer)])));
+      }
+    });
+    return std::make_unique<GlooPending>(speaker_, "an exchange", std::move(works));
   }
 
   void broadcast(const at::Tensor& tensor, int root) override {
     std::vector<at::Tensor> tensors{tensor};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    run(rank(), "a broadcast", [&] { group_->broadcast(tensors, options)->wait(); });
+    run(speaker_, "a broadcast", [&] { group_->broadcast(tensors, options)->wait(); });
   }
 
   void barrier() override {
-    run(rank(), "a barrier", [&] { group_->barrier()->wait(); });
+    run(speaker_, "a barrier", [&] { group_->barrier()->wait(); });
+  }
+
+  std::unique_ptr<Comm> split(const Subgroup& group) override {
+    const int place = place_in(group), size = static_cast<int>(group.members.size());
+    // Groups of one split differ in their first member, splits in their number.
+    const auto store =
+        c10::make_intrusive<c10d::PrefixStore>(cat(group.name, "/", ++splits_, "/", group.members.front()), store_);
+    const Speaker speaker{speaker_.rank, group.name};
+    c10::intrusive_ptr<c10d::ProcessGroupGloo> members;
+    run(speaker, "the first connection",
+        [&] { members = c10::make_intrusive<c10d::ProcessGroupGloo>(store, place, size, group_->getOptions()); });
+    return std::make_unique<GlooComm>(store, std::move(members), where_, speaker);
   }
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo>& group() const { return group_; }
 
  private:
+  // Behind the tags of the neighbours' watch, far from those that LibTorch's collectives use.
+  static constexpr int kFirstTag = 1 << 16, kTags = 1 << 16;
+
+  template <class F>
+  std::unique_ptr<Pending> start(const char* what, const F& operation) {
+    c10::intrusive_ptr<c10d::Work> work;
+    run(speaker_, what, [&] { work = operation(); });
+    return std::make_unique<GlooPending>(speaker_, what, std::vector{std::move(work)});
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   std::string where_;
+  Speaker speaker_;
+  std::vector<uint32_t> sent_, received_;  // messages to and from each rank
+  int splits_ = 0;
 };
 
 class GlooNeighbourWatch : public NeighbourWatch {
@@ -148,7 +213,7 @@ class GlooNeighbourWatch : public NeighbourWatch {
       : group_(std::move(group)) {
     const int next = (group_->getRank() + 1) % group_->getSize();
     std::vector<at::Tensor> tensors{message_};
-    run(group_->getRank(), "the first message", [&] { work_ = group_->recv(tensors, next, kTag); });
+    run({group_->getRank()}, "the first message", [&] { work_ = group_->recv(tensors, next, kTag); });
     thread_ = std::thread([this, on_broken = std::move(on_broken)] {
       try {
         work_->wait(kNever);
@@ -168,7 +233,7 @@ class GlooNeighbourWatch : public NeighbourWatch {
     over_.store(true);
     const int size = group_->getSize();
     std::vector<at::Tensor> tensors{farewell_};
-    run(group_->getRank(), "the farewell",
+    run({group_->getRank()}, "the farewell",
         [&] { group_->send(tensors, (group_->getRank() + size - 1) % size, kTag)->wait(); });
     thread_.join();
   }
@@ -215,9 +280,10 @@ std::unique_ptr<Comm> make_gloo_comm(const c10::intrusive_ptr<c10d::Store>& stor
          "); name another network interface: parallel.interface=eth0");
   }
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
-  run(launch.rank, "the first connection",
+  const Speaker speaker{launch.rank};
+  run(speaker, "the first connection",
       [&] { group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, launch.rank, launch.ranks, gloo); });
-  return std::make_unique<GlooComm>(std::move(group), where);
+  return std::make_unique<GlooComm>(store, std::move(group), where, speaker);
 }
 
 }  // namespace hrm::parallel

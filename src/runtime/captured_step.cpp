@@ -1,6 +1,7 @@
 #include "hrm/runtime/captured_step.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 
 #include "hrm/base/error.h"
@@ -146,6 +147,21 @@ c10::cuda::CUDAStream compute_stream(c10::DeviceIndex device) {
 
 c10::cuda::CUDAStream communication_stream(c10::DeviceIndex device) {
   return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device);
+}
+
+// LibTorch's pools do not reach the highest priority.
+c10::cuda::CUDAStream urgent_communication_stream(c10::DeviceIndex device) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, cudaStream_t> streams;
+  const std::lock_guard lock(mutex);
+  cudaStream_t& stream = streams[device];
+  if (stream == nullptr) {
+    const c10::cuda::CUDAGuard guard(device);
+    int lowest = 0, highest = 0;
+    C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
+  }
+  return c10::cuda::getStreamFromExternal(stream, device);
 }
 
 struct CapturedStep::Entry {

@@ -153,6 +153,100 @@ TEST_P(CommTest, PartsMustFit) {
   });
 }
 
+TEST_P(CommTest, AllToAll) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.ranks(), rank = comm.rank();
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kInt, at::kByte}) {
+      // Row 2 r + i goes to rank r; it says from whom it comes and to whom it goes.
+      const auto row = [&](int from, int to) {
+        return at::tensor({from, to, 7}, at::kInt).to(dtype).expand({2, 3}).contiguous();
+      };
+      std::vector<at::Tensor> sent, expected;
+      for (int other = 0; other < n; ++other) {
+        sent.push_back(row(rank, other));
+        expected.push_back(row(other, rank));
+      }
+      const at::Tensor out = at::zeros({n * 2, 3}, dtype);
+      comm.all_to_all(out, at::cat(sent));
+      EXPECT_TRUE(at::equal(out, at::cat(expected))) << dtype;
+    }
+    test::expect_error(ExitCode::unexpected, {"an all-to-all between"},
+                       [&] { comm.all_to_all(at::zeros({n}), at::zeros({n + 1})); });
+    const at::Tensor same = at::zeros({n});
+    test::expect_error(ExitCode::unexpected, {"in place"}, [&] { comm.all_to_all(same, same); });
+  });
+}
+
+// Round a ring in both directions, of different sizes, and several calls before the first wait.
+TEST_P(CommTest, Exchange) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.ranks(), rank = comm.rank();
+    if (n == 1) {
+      comm.exchange({}, {});
+      return;
+    }
+    const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
+    std::vector<std::unique_ptr<Pending>> pending;
+    std::vector<at::Tensor> from_previous, from_next;
+    for (int turn = 0; turn < 3; ++turn) {
+      from_previous.push_back(at::zeros({4 + turn}));
+      from_next.push_back(at::zeros({2, 3}, at::kLong));
+      pending.push_back(comm.start_exchange(
+          {{at::full({4 + turn}, 10.0f * static_cast<float>(rank) + static_cast<float>(turn)), next},
+           {at::full({2, 3}, 100 * rank + turn, at::kLong), previous}},
+          {{from_previous.back(), previous}, {from_next.back(), next}}));
+    }
+    for (auto& one : pending) one->wait();
+    for (int turn = 0; turn < 3; ++turn) {
+      const auto at_turn = static_cast<size_t>(turn);
+      EXPECT_TRUE(from_previous[at_turn].eq(10 * previous + turn).all().item<bool>()) << from_previous[at_turn];
+      EXPECT_TRUE(from_next[at_turn].eq(100 * next + turn).all().item<bool>()) << from_next[at_turn];
+    }
+    // One way, between two of them; the others have nothing to do with it.
+    const at::Tensor message = at::full({5}, rank + 1);
+    if (rank == 0) comm.exchange({{message, n - 1}}, {});
+    if (rank == n - 1) comm.exchange({}, {{message, 0}});
+    if (rank == n - 1) {
+      EXPECT_TRUE(message.eq(1).all().item<bool>());
+    }
+    test::expect_error(ExitCode::unexpected, {"in an exchange with rank"}, [&] {
+      comm.exchange({{message, rank}}, {});
+    });
+    test::expect_error(ExitCode::unexpected, {"in an exchange with rank"}, [&] { comm.exchange({{message, n}}, {}); });
+  });
+}
+
+// Even and odd ranks, twice under one name; what one group does the other does not see.
+TEST_P(CommTest, Split) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.ranks(), rank = comm.rank();
+    std::vector<int> members;
+    for (int other = rank % 2; other < n; other += 2) members.push_back(other);
+    for (int turn = 0; turn < 2; ++turn) {
+      const auto part = comm.split({.name = "half", .members = members});
+      ASSERT_EQ(part->ranks(), static_cast<int>(members.size()));
+      ASSERT_EQ(part->rank(), rank / 2);
+      const at::Tensor sum = at::full({3}, rank + 1), all = at::empty({part->ranks()}, at::kLong);
+      for (int i = 0; i <= rank % 2; ++i) part->all_reduce(sum);  // odd ranks twice
+      part->all_gather(all, at::full({1}, rank, at::kLong));
+      double expected = 0;
+      for (const int member : members) expected += member + 1;
+      if (rank % 2 == 1) expected *= static_cast<double>(members.size());
+      EXPECT_TRUE(sum.eq(expected).all().item<bool>()) << sum << expected;
+      for (size_t i = 0; i < members.size(); ++i) EXPECT_EQ(all[static_cast<int64_t>(i)].item<int64_t>(), members[i]);
+      comm.barrier();
+    }
+    const auto refused = [&](std::vector<int> wrong) {
+      test::expect_error(ExitCode::unexpected, {"cannot be in the group 'wrong'"},
+                         [&] { comm.split({.name = "wrong", .members = std::move(wrong)}); });
+    };
+    refused({});
+    refused({rank, n});
+    refused({rank, rank});
+    refused({rank + 1});
+  });
+}
+
 TEST_P(CommTest, Broadcast) {
   on_ranks([](Comm& comm) {
     const int root = comm.ranks() - 1;

@@ -50,6 +50,24 @@ TEST(FakeComm, CountsWhatTravels) {
   EXPECT_EQ(comm->traffic(), CommTraffic());
 }
 
+// What is split off counts into the same record, with its name.
+TEST(FakeComm, CountsTheAxes) {
+  const auto comm = make_fake_comm(3, 8);
+  const auto tensor = comm->split({.name = "tensor", .members = {2, 3}, .priority = Priority::urgent});
+  EXPECT_EQ(tensor->rank(), 1);
+  EXPECT_EQ(tensor->ranks(), 2);
+  comm->all_reduce(at::zeros({2}));
+  tensor->all_to_all(at::zeros({4}), at::zeros({4}));
+  comm->exchange({{at::zeros({3}), 4}}, {{at::zeros({5}), 2}, {at::zeros({5}), 4}});
+  tensor->all_gather(at::zeros({2}), at::zeros({1}));
+  const CommTraffic expected{{{OperationKind::all_reduce, 8, ""},
+                              {OperationKind::all_to_all, 16, "tensor"},
+                              {OperationKind::exchange, 40, ""},
+                              {OperationKind::all_gather, 8, "tensor"}},
+                             0};
+  EXPECT_EQ(comm->traffic(), expected);
+}
+
 TEST(FakeComm, TensorsWithoutMemory) {
   const auto comm = make_fake_comm(0, 4);
   const auto meta = at::device(at::kMeta).dtype(at::kFloat);

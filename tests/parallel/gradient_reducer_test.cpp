@@ -45,6 +45,18 @@ class TwinComm : public Comm {
     ADD_FAILURE();
     return nullptr;
   }
+  std::unique_ptr<Pending> start_all_to_all(const at::Tensor&, const at::Tensor&) override {
+    ADD_FAILURE();
+    return nullptr;
+  }
+  std::unique_ptr<Pending> start_exchange(const std::vector<Transfer>&, const std::vector<Transfer>&) override {
+    ADD_FAILURE();
+    return nullptr;
+  }
+  std::unique_ptr<Comm> split(const Subgroup&) override {
+    ADD_FAILURE();
+    return nullptr;
+  }
   void broadcast(const at::Tensor&, int) override { FAIL(); }
   void barrier() override { FAIL(); }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Collective operations between the ranks of one training.
+// Operations between the ranks of one training, or of one axis of its mesh (mesh.h).
 //
 // Every rank calls the same operations, with tensors of the same dtype and size, in the same order; otherwise all hang
 // until the time limit. Results are the same bits on every rank, and between two runs with as many ranks.
@@ -16,6 +16,23 @@
 namespace hrm::parallel {
 
 enum class Reduction { sum, max };
+
+// What a GPU starts first where both could start: its kernels (background), or the operation (urgent), because the next
+// kernels wait for it. Of no effect on a CPU.
+enum class Priority { background, urgent };
+
+// Some ranks of a Comm as a Comm of their own.
+struct Subgroup {
+  std::string name = {};          // in messages, e.g. "tensor"; the same on all ranks
+  std::vector<int> members = {};  // ascending ranks of the Comm that is split; their places are the new ranks
+  Priority priority = Priority::background;
+};
+
+// One message of an exchange.
+struct Transfer {
+  at::Tensor tensor = {};  // contiguous; of the same size and dtype on both sides
+  int peer = 0;            // another rank
+};
 
 // An operation that was started. The tensors must live, and not be touched, until wait() has returned; on a GPU that
 // means: has been ordered into the current stream.
@@ -51,10 +68,22 @@ class Comm {
   // `out` holds the ranks' `in` one after the other: (ranks * n, ...) for an `in` of (n, ...); both contiguous. `in`
   // may be its own place in `out`.
   virtual std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) = 0;
+  // `in` is cut into `ranks` equal parts along dimension 0, and rank r gets the r-th part of every rank, in the order
+  // of ranks. Both (ranks * n, ...), contiguous, of the same dtype, without common memory.
+  virtual std::unique_ptr<Pending> start_all_to_all(const at::Tensor& out, const at::Tensor& in) = 0;
+  // Messages between pairs of ranks, which travel together. Only ranks that send or receive something call it. Between
+  // two ranks the first sent message is the first that is received, also over several calls.
+  virtual std::unique_ptr<Pending> start_exchange(const std::vector<Transfer>& sends,
+                                                  const std::vector<Transfer>& receives) = 0;
   // Contiguous; of any type. All get what `root` has.
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;
   // Returns when all ranks have come here.
   virtual void barrier() = 0;
+
+  // All ranks call it, in the same order, each with the group that it belongs to: the groups of all ranks have one
+  // name, and share no members. This Comm must live longer. Throws Error(unexpected) for members that cannot be a
+  // group.
+  virtual std::unique_ptr<Comm> split(const Subgroup& group) = 0;
 
   // What operation a device is in or did last, for the report of a rank that hangs; from any thread, without waiting.
   // Empty where there is nothing to tell.
@@ -77,12 +106,21 @@ class Comm {
   }
   void reduce_scatter(const at::Tensor& out, const at::Tensor& in) { start_reduce_scatter(out, in)->wait(); }
   void all_gather(const at::Tensor& out, const at::Tensor& in) { start_all_gather(out, in)->wait(); }
+  void all_to_all(const at::Tensor& out, const at::Tensor& in) { start_all_to_all(out, in)->wait(); }
+  void exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives) {
+    start_exchange(sends, receives)->wait();
+  }
   // Texts of any length from every rank, in the order of ranks, on every rank. By CPU tensors.
   std::vector<std::string> all_gather_text(const std::string& text);
 
  protected:
   // Throws Error(unexpected) unless `whole` holds as much as all ranks' `part` and both are contiguous, of one dtype.
   void check_parts(const char* what, const at::Tensor& whole, const at::Tensor& part) const;
+  // Of start_all_to_all() and start_exchange().
+  void check_all_to_all(const at::Tensor& out, const at::Tensor& in) const;
+  void check_transfers(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives) const;
+  // The place of this rank among the group's members, which split() checks.
+  int place_in(const Subgroup& group) const;
 
  private:
   StepClock* clock_ = nullptr;
@@ -93,9 +131,12 @@ std::unique_ptr<Comm> make_single_comm();
 
 // One collective operation.
 struct CommOperation {
-  enum class Kind { all_reduce, reduce_scatter, all_gather, broadcast };
+  enum class Kind { all_reduce, reduce_scatter, all_gather, all_to_all, exchange, broadcast };
   Kind kind = Kind::all_reduce;
-  int64_t bytes = 0;  // the tensor's; of a reduce-scatter and an all-gather the parts of all ranks together
+  // The tensor's. Of a reduce-scatter and an all-gather the parts of all ranks together; of an exchange what this rank
+  // sends or receives, whichever is more.
+  int64_t bytes = 0;
+  std::string axis = {};  // Subgroup::name of the Comm; empty: all ranks
 
   bool operator==(const CommOperation&) const = default;
 };
@@ -110,13 +151,15 @@ struct CommTraffic {
   bool operator==(const CommTraffic&) const = default;
 };
 
-// Another Comm, and a record of all that goes through it; it grows with every call. Operations that fail count, too.
+// Another Comm, and a record of all that goes through it and through what it is split into, which grows with every
+// call. Operations that fail count, too.
 class CountingComm : public Comm {
  public:
-  explicit CountingComm(std::shared_ptr<Comm> comm) : comm_(std::move(comm)) {}
+  explicit CountingComm(std::shared_ptr<Comm> comm)
+      : comm_(std::move(comm)), traffic_(std::make_shared<CommTraffic>()) {}
 
-  const CommTraffic& traffic() const { return traffic_; }
-  void forget() { traffic_ = {}; }
+  const CommTraffic& traffic() const { return *traffic_; }
+  void forget() { *traffic_ = {}; }
 
   int rank() const override { return comm_->rank(); }
   int ranks() const override { return comm_->ranks(); }
@@ -125,18 +168,26 @@ class CountingComm : public Comm {
   std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) override;
   std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override;
   std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override;
+  std::unique_ptr<Pending> start_all_to_all(const at::Tensor& out, const at::Tensor& in) override;
+  std::unique_ptr<Pending> start_exchange(const std::vector<Transfer>& sends,
+                                          const std::vector<Transfer>& receives) override;
   void broadcast(const at::Tensor& tensor, int root) override;
   void barrier() override;
+  std::unique_ptr<Comm> split(const Subgroup& group) override;
 
  private:
+  void count(CommOperation::Kind kind, int64_t bytes) { traffic_->operations.push_back({kind, bytes, axis_}); }
+
   std::shared_ptr<Comm> comm_;
-  CommTraffic traffic_;
+  std::shared_ptr<CommTraffic> traffic_;  // one for all that were split off
+  std::string axis_ = {};
 };
 
 // One rank of this many that do not exist, for tests and plans. It counts what it would send; nothing is sent or waited
-// for. A sum, a maximum and a broadcast leave the rank's own values, and an all-gather repeats its rows. Tensors of any
-// device, also without memory (meta); on a GPU all is work of the current stream. Error(unexpected) for a rank outside
-// of 0 to ranks - 1, and for tensors that do not fit the operation.
+// for. A sum, a maximum and a broadcast leave the rank's own values, and an all-gather repeats its rows. An all-to-all
+// returns what was sent, and an exchange receives nothing. Tensors of any device, also without memory (meta); on a GPU
+// all is work of the current stream. Error(unexpected) for a rank outside of 0 to ranks - 1, and for tensors that do
+// not fit the operation.
 std::unique_ptr<CountingComm> make_fake_comm(int rank, int ranks);
 
 // `ranks` members of one group for as many threads of this process (tests): what one thread sends the others read from

@@ -12,4 +12,8 @@ c10::cuda::CUDAStream compute_stream(c10::DeviceIndex device);
 // Of the default priority, the lowest: where both could start, the GPU starts blocks of compute kernels first.
 c10::cuda::CUDAStream communication_stream(c10::DeviceIndex device);
 
+// Of the device's highest priority, for operations that the compute kernels wait for: their blocks start before those
+// of all other kernels. One stream of the process for each device.
+c10::cuda::CUDAStream urgent_communication_stream(c10::DeviceIndex device);
+
 }  // namespace hrm

@@ -148,6 +148,10 @@ const char* kind_name(parallel::CommOperation::Kind kind) {
       return "reduce-scatter";
     case parallel::CommOperation::Kind::all_gather:
       return "all-gather";
+    case parallel::CommOperation::Kind::all_to_all:
+      return "all-to-all";
+    case parallel::CommOperation::Kind::exchange:
+      return "send and receive";
     case parallel::CommOperation::Kind::broadcast:
       break;
   }

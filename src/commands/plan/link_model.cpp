@@ -131,6 +131,8 @@ LinkBytes link_bytes(const parallel::CommOperation& operation, const RankLayout&
   const double bytes = factor_of(operation.kind) * static_cast<double>(operation.bytes);
   const auto ranks = static_cast<double>(layout.ranks), nodes = static_cast<double>(layout.nodes);
   const double per_node = ranks / nodes;
+  // To one neighbour, over a link of the node where there is one.
+  if (operation.kind == Kind::exchange) return {per_node > 1 ? bytes : 0, per_node > 1 ? 0 : bytes};
   return {bytes * (per_node - 1) / per_node, bytes * (nodes - 1) / ranks};
 }
 

@@ -113,7 +113,10 @@ class DeviceProgress {
 class NcclComm : public Comm {
  public:
   NcclComm(std::shared_ptr<Comm> cpu, at::Device device)
-      : cpu_(std::move(cpu)), device_(device), side_(communication_stream(device.index())) {
+      : cpu_(std::move(cpu)),
+        device_(device),
+        side_(communication_stream(device.index())),
+        progress_(std::make_unique<DeviceProgress>()) {
     const c10::cuda::CUDAGuard guard(device_);
     ncclUniqueId id{};
     if (main()) check(ncclGetUniqueId(&id), "the start");
@@ -125,6 +128,20 @@ class NcclComm : public Comm {
     int version = 0;
     check(ncclGetVersion(&version), "the start");
     version_ = cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+  }
+
+  // Some ranks of `whole`. Between urgent operations, of which a step has many, a mark would take as long as the
+  // operation itself.
+  NcclComm(const NcclComm& whole, const Subgroup& group)
+      : cpu_(whole.cpu_->split(group)),
+        device_(whole.device_),
+        side_(group.priority == Priority::urgent ? urgent_communication_stream(device_.index())
+                                                 : communication_stream(device_.index())),
+        progress_(group.priority == Priority::urgent ? nullptr : std::make_unique<DeviceProgress>()),
+        axis_(group.name),
+        version_(whole.version_) {
+    const c10::cuda::CUDAGuard guard(device_);
+    check(ncclCommSplit(whole.comm_, group.members.front(), rank(), &comm_, /*config=*/nullptr), "the start");
   }
 
   ~NcclComm() override {
@@ -146,25 +163,67 @@ class NcclComm : public Comm {
   std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override {
     if (in.is_cpu()) return cpu_->start_reduce_scatter(out, in);
     check_parts("a reduce-scatter", in, out);
-    return aside(
-        in, "a reduce-scatter",
-        [&] {
-          return ncclReduceScatter(in.const_data_ptr(), out.mutable_data_ptr(), elements(out), type_of(in), ncclSum,
-                                   comm_, side_.stream());
-        },
-        out);
+    return aside(in, "a reduce-scatter",
+                 [&] {
+                   return ncclReduceScatter(in.const_data_ptr(), out.mutable_data_ptr(), elements(out), type_of(in),
+                                            ncclSum, comm_, side_.stream());
+                 },
+                 {out});
   }
 
   std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override {
     if (in.is_cpu()) return cpu_->start_all_gather(out, in);
     check_parts("an all-gather", out, in);
+    return aside(out, "an all-gather",
+                 [&] {
+                   return ncclAllGather(in.const_data_ptr(), out.mutable_data_ptr(), elements(in), type_of(in), comm_,
+                                        side_.stream());
+                 },
+                 {in});
+  }
+
+  std::unique_ptr<Pending> start_all_to_all(const at::Tensor& out, const at::Tensor& in) override {
+    if (in.is_cpu()) return cpu_->start_all_to_all(out, in);
+    check_all_to_all(out, in);
+    const size_t bytes = in.nbytes() / static_cast<size_t>(ranks());
+    return aside(out, "an all-to-all",
+                 [&] {
+                   ncclGroupStart();
+                   for (int peer = 0; peer < ranks(); ++peer) {
+                     const size_t place = static_cast<size_t>(peer) * bytes;
+                     ncclSend(static_cast<const char*>(in.const_data_ptr()) + place, bytes, ncclUint8, peer, comm_,
+                              side_.stream());
+                     ncclRecv(static_cast<char*>(out.mutable_data_ptr()) + place, bytes, ncclUint8, peer, comm_,
+                              side_.stream());
+                   }
+                   return ncclGroupEnd();
+                 },
+                 {in});
+  }
+
+  std::unique_ptr<Pending> start_exchange(const std::vector<Transfer>& sends,
+                                          const std::vector<Transfer>& receives) override {
+    check_transfers(sends, receives);
+    if (sends.empty() && receives.empty()) return std::make_unique<Done>();
+    const at::Tensor& first = sends.empty() ? receives.front().tensor : sends.front().tensor;
+    if (first.is_cpu()) return cpu_->start_exchange(sends, receives);
+    std::vector<at::Tensor> tensors;
+    for (const std::vector<Transfer>* side : {&sends, &receives}) {
+      for (const Transfer& transfer : *side) tensors.push_back(transfer.tensor);
+    }
     return aside(
-        out, "an all-gather",
+        first, "an exchange",
         [&] {
-          return ncclAllGather(in.const_data_ptr(), out.mutable_data_ptr(), elements(in), type_of(in), comm_,
-                               side_.stream());
+          ncclGroupStart();
+          for (const Transfer& t : sends) {
+            ncclSend(t.tensor.const_data_ptr(), t.tensor.nbytes(), ncclUint8, t.peer, comm_, side_.stream());
+          }
+          for (const Transfer& t : receives) {
+            ncclRecv(t.tensor.mutable_data_ptr(), t.tensor.nbytes(), ncclUint8, t.peer, comm_, side_.stream());
+          }
+          return ncclGroupEnd();
         },
-        in);
+        tensors);
   }
 
   void broadcast(const at::Tensor& tensor, int root) override {
@@ -176,18 +235,23 @@ class NcclComm : public Comm {
   }
 
   void barrier() override { cpu_->barrier(); }
-  std::string progress() const override { return progress_.text(); }
+  std::string progress() const override { return progress_ ? progress_->text() : ""; }
+  std::unique_ptr<Comm> split(const Subgroup& group) override {
+    place_in(group);
+    return std::make_unique<NcclComm>(*this, group);
+  }
 
  private:
   // Holds the tensors' memory until the current stream is behind the operation.
   class Ordered : public Pending {
    public:
-    Ordered(at::Tensor tensor, at::Tensor other, CUDAEvent done)
-        : tensor_(std::move(tensor)), other_(std::move(other)), done_(std::move(done)) {}
+    Ordered(at::Tensor tensor, std::vector<at::Tensor> others, CUDAEvent done)
+        : tensor_(std::move(tensor)), others_(std::move(others)), done_(std::move(done)) {}
     void wait() override { done_.block(c10::cuda::getCurrentCUDAStream(tensor_.device().index())); }
 
    private:
-    at::Tensor tensor_, other_;
+    at::Tensor tensor_;
+    std::vector<at::Tensor> others_;
     CUDAEvent done_;
   };
 
@@ -195,33 +259,33 @@ class NcclComm : public Comm {
 
   template <class F>
   std::unique_ptr<Pending> aside(const at::Tensor& tensor, const char* what, const F& operation,
-                                 const at::Tensor& other = {}) {
+                                 const std::vector<at::Tensor>& others = {}) {
     require(tensor.is_contiguous() && tensor.device() == device_, ExitCode::unexpected, what, " of a tensor on ",
             tensor.device().str(), " with gaps, or by a rank of ", device_.str());
     const c10::cuda::CUDAGuard guard(device_);
     CUDAEvent ready, done;
     ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
     ready.block(side_);
-    const uint8_t number = progress_.begin(what, tensor.nbytes(), side_.stream());
+    const uint8_t number = progress_ ? progress_->begin(what, tensor.nbytes(), side_.stream()) : 0;
     check(operation(), what);
-    progress_.end(number, side_.stream());
+    if (progress_) progress_->end(number, side_.stream());
     done.record(side_);
-    return std::make_unique<Ordered>(tensor, other, std::move(done));
+    return std::make_unique<Ordered>(tensor, others, std::move(done));
   }
 
   void check(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess) return;
     const std::string reason = cat(ncclGetErrorString(result), "; ", printable(ncclGetLastError(comm_)));
-    fail(ExitCode::rank_failed, "rank ", rank(), ": NCCL failed in ", what, " (", reason,
-         "); NCCL_DEBUG=INFO tells more");
+    fail(ExitCode::rank_failed, "rank ", rank(), axis_.empty() ? "" : cat(" of the axis '", axis_, "'"),
+         ": NCCL failed in ", what, " (", reason, "); NCCL_DEBUG=INFO tells more");
   }
 
   std::shared_ptr<Comm> cpu_;
   at::Device device_;
   CUDAStream side_;
   ncclComm_t comm_ = nullptr;
-  DeviceProgress progress_;
-  std::string version_;
+  std::unique_ptr<DeviceProgress> progress_;  // null where operations are not marked
+  std::string axis_, version_;
 };
 
 }  // namespace

@@ -1,0 +1,74 @@
+#pragma once
+// The ranks of a training as a grid with named axes.
+//
+// Rank order, fastest first: tensor, shard, replica. So the ranks of a tensor axis are neighbours, on one node where
+// its size divides the node's. The data axis is shard and replica together: its ranks read different rows.
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hrm/parallel/comm.h"
+
+namespace hrm::parallel {
+
+enum class Axis {
+  tensor,   // the parts of each layer: these ranks read the same rows
+  shard,    // ranks that share out the optimizer's state and the weights (ZeRO)
+  replica,  // groups of shards with the same state
+  data,     // shard x replica
+};
+constexpr int kAxes = 4;
+
+// "tensor", "shard", "replica", "data".
+const char* axis_name(Axis axis);
+
+struct MeshShape {
+  int tensor = 1;
+  int replicas = 1;  // the rest of the ranks are shards
+};
+
+// The coordinates of a rank, without communication.
+class MeshPlace {
+ public:
+  // Throws Error(usage), naming parallel.tensor and parallel.replicas, if the ranks do not divide.
+  MeshPlace(int rank, int ranks, const MeshShape& shape);
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  int size(Axis axis) const;
+  int coordinate(Axis axis) const;
+  // Ascending ranks that differ from this one along the axis alone, and this one.
+  std::vector<int> members(Axis axis) const;
+  // "data 2 of 4, tensor 1 of 2"; the axes that have more than one rank, or "the only rank".
+  std::string describe() const;
+  // Whether the sums of this rank count: one rank of each tensor axis.
+  bool speaks() const { return coordinate(Axis::tensor) == 0; }
+
+ private:
+  int rank_, ranks_, tensor_, shards_, replicas_;
+};
+
+// A Comm for each axis. Ranks along an axis of one rank are alone, and an axis of all ranks is the world itself.
+class Mesh {
+ public:
+  // A collective operation of all ranks: splits `world`, which lives as long as this.
+  Mesh(std::shared_ptr<Comm> world, const MeshShape& shape);
+
+  const MeshPlace& place() const { return place_; }
+  Comm& world() const { return *world_; }
+  const std::shared_ptr<Comm>& shared_world() const { return world_; }
+  Comm& axis(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
+  const std::shared_ptr<Comm>& shared_axis(Axis axis) const { return axes_[static_cast<size_t>(axis)]; }
+  int size(Axis axis) const { return place_.size(axis); }
+  int coordinate(Axis axis) const { return place_.coordinate(axis); }
+  bool speaks() const { return place_.speaks(); }
+
+ private:
+  std::shared_ptr<Comm> world_;
+  MeshPlace place_;
+  std::array<std::shared_ptr<Comm>, kAxes> axes_;
+};
+
+}  // namespace hrm::parallel

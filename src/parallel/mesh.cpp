@@ -1,0 +1,109 @@
+#include "hrm/parallel/mesh.h"
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+
+namespace hrm::parallel {
+
+const char* axis_name(Axis axis) {
+  switch (axis) {
+    case Axis::tensor:
+      return "tensor";
+    case Axis::shard:
+      return "shard";
+    case Axis::replica:
+      return "replica";
+    case Axis::data:
+      break;
+  }
+  return "data";
+}
+
+MeshPlace::MeshPlace(int rank, int ranks, const MeshShape& shape)
+    : rank_(rank), ranks_(ranks), tensor_(shape.tensor), replicas_(shape.replicas) {
+  require(tensor_ >= 1 && replicas_ >= 1 && rank >= 0 && rank < ranks, ExitCode::unexpected, "rank ", rank, " of ",
+          ranks, " in a mesh of ", tensor_, " x ", replicas_);
+  require(ranks % tensor_ == 0, ExitCode::usage, ranks,
+          " ranks cannot be divided into groups of parallel.tensor = ", tensor_, "; start a multiple of ", tensor_,
+          " ranks, or lower parallel.tensor");
+  const int data = ranks / tensor_;
+  require(data % replicas_ == 0, ExitCode::usage, data, " data ranks (", ranks, " ranks, parallel.tensor = ", tensor_,
+          ") cannot be divided into parallel.replicas = ", replicas_, " groups; choose a divisor of ", data);
+  shards_ = data / replicas_;
+}
+
+int MeshPlace::size(Axis axis) const {
+  switch (axis) {
+    case Axis::tensor:
+      return tensor_;
+    case Axis::shard:
+      return shards_;
+    case Axis::replica:
+      return replicas_;
+    case Axis::data:
+      break;
+  }
+  return shards_ * replicas_;
+}
+
+int MeshPlace::coordinate(Axis axis) const {
+  const int data = rank_ / tensor_;
+  switch (axis) {
+    case Axis::tensor:
+      return rank_ % tensor_;
+    case Axis::shard:
+      return data % shards_;
+    case Axis::replica:
+      return data / shards_;
+    case Axis::data:
+      break;
+  }
+  return data;
+}
+
+std::vector<int> MeshPlace::members(Axis axis) const {
+  const int stride = axis == Axis::tensor ? 1 : axis == Axis::replica ? tensor_ * shards_ : tensor_;
+  const int first = rank_ - coordinate(axis) * stride;
+  std::vector<int> ranks;
+  for (int i = 0; i < size(axis); ++i) ranks.push_back(first + i * stride);
+  return ranks;
+}
+
+std::string MeshPlace::describe() const {
+  std::string text;
+  const auto add = [&](Axis axis) {
+    if (size(axis) == 1) return;
+    text += cat(text.empty() ? "" : ", ", axis_name(axis), " ", coordinate(axis), " of ", size(axis));
+  };
+  if (replicas_ > 1) {
+    add(Axis::replica);
+    add(Axis::shard);
+  } else {
+    add(Axis::data);
+  }
+  add(Axis::tensor);
+  return text.empty() ? "the only rank" : text;
+}
+
+Mesh::Mesh(std::shared_ptr<Comm> world, const MeshShape& shape)
+    : world_(std::move(world)), place_(world_->rank(), world_->ranks(), shape) {
+  for (const Axis axis : {Axis::tensor, Axis::shard, Axis::replica, Axis::data}) {
+    std::shared_ptr<Comm>& comm = axes_[static_cast<size_t>(axis)];
+    const int size = place_.size(axis);
+    if (size == world_->ranks()) {
+      comm = world_;
+    } else if (size == 1) {
+      comm = make_single_comm();
+    } else if (axis == Axis::data && place_.size(Axis::replica) == 1) {
+      comm = axes_[static_cast<size_t>(Axis::shard)];
+    } else if (axis == Axis::data && place_.size(Axis::shard) == 1) {
+      comm = axes_[static_cast<size_t>(Axis::replica)];
+    } else {
+      comm = world_->split({.name = axis_name(axis),
+                            .members = place_.members(axis),
+                            .priority = axis == Axis::tensor ? Priority::urgent : Priority::background});
+    }
+  }
+}
+
+}  // namespace hrm::parallel
