@@ -26,14 +26,12 @@ at::Tensor gather_rows(Comm& comm, const at::Tensor& rows, int64_t tokens) {
   return out.narrow(0, 0, tokens);
 }
 
-// Until Comm has an all-to-all: all ranks' sums of all rows, of which this rank's are kept.
+// (tokens, D) of each rank -> (ranks, k, D): all ranks' sums of this rank's rows.
 at::Tensor exchange_sums(Comm& comm, const at::Tensor& sums) {
   const StepClock::Wait waiting(comm.clock());
-  const int64_t ranks = comm.ranks();
-  const at::Tensor own = padded(sums, ranks);
-  const at::Tensor all = at::empty({ranks * own.size(0), own.size(1)}, own.options());
-  comm.all_gather(all, own);
-  return all.view({ranks, ranks, own.size(0) / ranks, own.size(1)}).select(1, comm.rank()).contiguous();
+  const at::Tensor own = padded(sums, comm.ranks()), pieces = at::empty_like(own);
+  comm.all_to_all(pieces, own);
+  return pieces.view({comm.ranks(), -1, own.size(1)});
 }
 
 struct Enter : torch::autograd::Function<Enter> {
