@@ -26,7 +26,9 @@ void check_cut(const DecoderOptions& o) {
   divides(o.heads, "attention heads");
   divides(o.kv_heads, "key and value heads");
   divides(o.inner, "inner columns of the feed-forward layers");
-  divides(o.vocabulary, "tokens of the vocabulary");
+  require(nn::Cut{.part = parts - 1, .parts = parts}.range(o.vocabulary).count > 0, ExitCode::usage,
+          "parallel.tensor = ", parts, " leaves the last rank nothing of a vocabulary of ", o.vocabulary,
+          "; set it lower");
   require(!o.form.wide_qk_norm && !o.form.norms_behind, ExitCode::usage,
           "parallel.tensor cannot cut a model that norms all heads together, or what a layer gives; set it to 1");
   require(o.experts.count == 0 && !o.feed_forward, ExitCode::usage, "parallel.tensor cannot cut experts; set it to 1");
@@ -129,8 +131,9 @@ Decoder::Decoder(const DecoderOptions& options, bool cross, at::Device device)
   layers_ = add_blocks(*this, o.layers, o, cross, o.feed_forward, device);
   norm_ = register_module("norm",
                           std::make_shared<nn::RmsNorm>(o.width, o.eps, device, /*groups=*/1, o.form.centred_norms));
-  lm_head_ = register_module("lm_head", o.tied ? std::make_shared<nn::LmHead>(embed_tokens_->weight(), o.across)
-                                               : std::make_shared<nn::LmHead>(o.width, o.vocabulary, device, o.across));
+  lm_head_ =
+      register_module("lm_head", o.tied ? std::make_shared<nn::LmHead>(embed_tokens_->weight(), o.vocabulary, o.across)
+                                        : std::make_shared<nn::LmHead>(o.width, o.vocabulary, device, o.across));
 }
 
 void Decoder::init_own(uint64_t seed, const std::string& name) {

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "hrm/base/error.h"
 
 namespace hrm::nn {
@@ -11,8 +14,17 @@ int64_t Cut::share(int64_t size, const char* what) const {
   return size / parts;
 }
 
+Cut::Range Cut::range(int64_t size) const {
+  const int64_t most = (size + parts - 1) / parts, first = std::min(part * most, size);
+  return {.first = first, .count = std::min(most, size - first)};
+}
+
 std::vector<ParameterCut::Box> ParameterCut::boxes() const {
   std::vector<Box> boxes;
+  if (by == CutBy::vocabulary) {
+    const Cut::Range range = cut.range(pieces.front());
+    return {{.here = 0, .there = range.first, .size = range.count}};
+  }
   int64_t here = 0, there = 0;
   for (const int64_t piece : pieces) {
     const int64_t size = cut.share(piece, "rows or columns of a weight");
@@ -25,7 +37,7 @@ std::vector<ParameterCut::Box> ParameterCut::boxes() const {
 
 std::vector<int64_t> ParameterCut::whole_sizes(at::IntArrayRef part) const {
   std::vector<int64_t> sizes = part.vec();
-  if (!whole()) sizes[static_cast<size_t>(dimension())] *= cut.parts;
+  if (!whole()) sizes[static_cast<size_t>(dimension())] = std::accumulate(pieces.begin(), pieces.end(), int64_t{0});
   return sizes;
 }
 

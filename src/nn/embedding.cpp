@@ -9,8 +9,7 @@ namespace hrm::nn {
 
 Embedding::Embedding(int64_t entries, int64_t width, at::Device device, const std::string& name, const Cut& cut)
     : cut_{.by = CutBy::vocabulary, .cut = cut, .pieces = {entries}} {
-  const int64_t rows = cut.share(entries, "entries of an embedding");
-  embedding_weight_ = register_parameter(name, at::empty({rows, width}, at::device(device)));
+  embedding_weight_ = register_parameter(name, at::empty({cut.range(entries).count, width}, at::device(device)));
 }
 
 std::vector<std::pair<at::Tensor, ParameterCut>> Embedding::cut_parameters() const {
@@ -20,8 +19,8 @@ std::vector<std::pair<at::Tensor, ParameterCut>> Embedding::cut_parameters() con
 
 at::Tensor Embedding::forward(const at::Tensor& ids, at::ScalarType dtype) const {
   if (cut_.whole()) return look_up(ids, dtype);
-  const int64_t rows = embedding_weight_.size(0);
-  const at::Tensor own = ids - cut_.cut.part * rows, others = own.lt(0).logical_or_(own.ge(rows));
+  const auto [first, rows] = cut_.cut.range(cut_.pieces.front());
+  const at::Tensor own = ids - first, others = own.lt(0).logical_or_(own.ge(rows));
   // The rows of others are looked up as row 0, whose gradient they leave alone: it is multiplied by 0.
   return look_up(own.masked_fill(others, 0), dtype) * others.logical_not().unsqueeze(-1);
 }

@@ -95,4 +95,8 @@ std::shared_ptr<const nn::TensorAcross> make_tensor_across(std::shared_ptr<Comm>
   return std::make_shared<CommAcross>(std::move(comm));
 }
 
+std::shared_ptr<const nn::TensorAcross> across_of(std::shared_ptr<Comm> comm) {
+  return !comm || comm->alone() ? nullptr : make_tensor_across(std::move(comm));
+}
+
 }  // namespace hrm::parallel

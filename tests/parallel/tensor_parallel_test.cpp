@@ -5,6 +5,7 @@
 #include <string>
 
 #include "hrm/models/decoder_lm.h"
+#include "hrm/nn/lora.h"
 #include "hrm/objectives/language.h"
 #include "hrm/objectives/token_log_probs.h"
 #include "hrm/optim/clip.h"
@@ -25,6 +26,10 @@ struct Case {
   int64_t rows = 2, length = 12, accumulation = 1;
   bool documents = false;
   int ranks = 2;
+  // With adapters of this rank; 0: all weights are trained.
+  int64_t lora = 0;
+  double dropout = 0;
+  std::vector<std::string> saved = {};
 };
 
 models::DecoderOptions decoder_options(const Case& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
@@ -41,9 +46,31 @@ models::DecoderOptions decoder_options(const Case& c, std::shared_ptr<const nn::
   return options;
 }
 
-std::shared_ptr<models::DecoderLm> make_model(const models::DecoderOptions& options) {
-  const auto model = std::make_shared<models::DecoderLm>(options, at::kCPU);
-  model->initialise(kSeed, at::kFloat);
+struct Model {
+  std::shared_ptr<models::DecoderLm> lm;
+  std::unique_ptr<nn::LoraSet> lora;
+};
+
+Model make_model(const Case& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
+  Model model{.lm = std::make_shared<models::DecoderLm>(decoder_options(c, std::move(across)), at::kCPU), .lora = {}};
+  if (c.lora == 0) {
+    model.lm->initialise(kSeed, at::kFloat);
+    return model;
+  }
+  nn::init_parameters(*model.lm, kSeed);
+  nn::LoraOptions options{.rank = c.lora, .dropout = c.dropout, .seed = 5, .modules_to_save = c.saved};
+  if (decoder_options(c).form.joined_weights) options.targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
+  model.lora = std::make_unique<nn::LoraSet>(*model.lm, options, at::kCPU);
+  model.lora->initialise(kSeed);
+  // B begins as zeros, with which A would have no gradient.
+  const nn::ParameterCuts cuts(*model.lm);
+  for (const auto& item : model.lm->named_parameters()) {
+    if (item.key().ends_with("lora_B.weight")) {
+      nn::init_parameter(item.value().detach(), kSeed, item.key(), cuts.of(item.value()));
+      item.value().detach().mul_(0.05);
+    }
+  }
+  model.lm->build_parameters(at::kFloat);
   return model;
 }
 
@@ -70,7 +97,8 @@ at::Tensor loss_of(models::LanguageModel& model, const Case& c, int64_t seed) {
   return objectives::language_loss(model, out, labels, {.chunk = 10}, tokens).loss;
 }
 
-Trace train(models::LanguageModel& model, const Case& c, parallel::Comm* comm) {
+Trace train(const Model& cut, const Case& c, parallel::Comm* comm) {
+  models::LanguageModel& model = *cut.lm;
   nn::ParameterSet& parameters = model.parameter_set();
   const auto optimizer = optim::make_optimizer({.name = config::OptimizerKind::sgd, .momentum = 0.9},
                                                {optim::group_of(parameters, /*weight_decay=*/0.01)});
@@ -84,6 +112,7 @@ Trace train(models::LanguageModel& model, const Case& c, parallel::Comm* comm) {
       const at::Tensor part = loss_of(model, c, step * c.accumulation + micro);
       part.backward();
       loss += part.item<double>();
+      if (cut.lora) cut.lora->step().add_(1);
     }
     if (sums) sums->sum();
     const optim::GradNorm norm =
@@ -104,9 +133,11 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
 
 constexpr double kClose = 1e-6;
 
-// The more parts, the more roundings. Gradients of norms are small differences of large sums.
+// The more parts, the more roundings. Gradients of norms are small differences of large sums, those of adapters come
+// through two products.
 double tolerance(const std::string& parameter, int ranks) {
-  return kClose * ranks / 2 * (parameter.find("norm") == std::string::npos ? 1 : 4);
+  const auto is_of = [&](const char* part) { return parameter.find(part) != std::string::npos; };
+  return kClose * ranks / 2 * (is_of("norm") ? 4 : is_of("lora") ? 2 : 1);
 }
 
 void expect_same_training(const Trace& part, const Trace& whole, const nn::ParameterSet& parameters, int ranks) {
@@ -131,20 +162,22 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 TEST_P(TensorParallel, TrainsAsTheWhole) {
   const Case& c = GetParam();
-  const auto whole = make_model(decoder_options(c));
+  const Model whole = make_model(c);
   std::vector<at::Tensor> begin;
-  for (const nn::Parameter& parameter : whole->parameter_set().all()) begin.push_back(parameter.master.clone());
-  const Trace expected = train(*whole, c, nullptr);
+  for (const nn::Parameter& parameter : whole.lm->parameter_set().all()) begin.push_back(parameter.master.clone());
+  const Trace expected = train(whole, c, nullptr);
   test::on_ranks({test::Kind::threads, c.ranks}, [&](parallel::Comm& comm) {
-    const auto model = make_model(decoder_options(c, parallel::make_tensor_across(test::borrowed(comm))));
-    const nn::ParameterSet& parameters = model->parameter_set();
+    const Model model = make_model(c, parallel::make_tensor_across(test::borrowed(comm)));
+    const nn::ParameterSet& parameters = model.lm->parameter_set();
     ASSERT_EQ(parameters.all().size(), begin.size());
     for (size_t i = 0; i < begin.size(); ++i) {
       const nn::Parameter& parameter = parameters.all()[i];
       EXPECT_TRUE(at::equal(parameter.master, parameter.cut.part_of(begin[i]))) << parameter.name;
-      EXPECT_NE(parameter.cut.whole(), parameter.name.find("norm") == std::string::npos) << parameter.name;
+      if (c.lora == 0) {
+        EXPECT_NE(parameter.cut.whole(), parameter.name.find("norm") == std::string::npos) << parameter.name;
+      }
     }
-    expect_same_training(train(*model, c, &comm), expected, parameters, c.ranks);
+    expect_same_training(train(model, c, &comm), expected, parameters, c.ranks);
   });
 }
 
@@ -162,7 +195,80 @@ INSTANTIATE_TEST_SUITE_P(
                    o.qk_norm = false;
                    o.form = {.qkv_bias = true, .gelu_gate = true, .scaled_embedding = true, .centred_norms = true};
                  }},
+        Case{.name = "odd_vocabulary", .change = [](auto& o) { o.vocabulary = kVocabulary + 3; }, .ranks = 4},
+        Case{.name = "lora", .lora = 3}, Case{.name = "lora_4", .ranks = 4, .lora = 2, .saved = {"norm"}},
+        Case{.name = "lora_dropout", .accumulation = 2, .lora = 3, .dropout = 0.3},
+        Case{.name = "lora_recompute",
+             .change = [](auto& o) { o.recompute = true; },
+             .lora = 2,
+             .dropout = 0.3,
+             .saved = {"embed_tokens"}},
+        Case{.name = "lora_joined", .change = [](auto& o) { o.form.joined_weights = true; }, .lora = 2},
         Case{.name = "no_groups", .change = [](auto& o) { o.kv_heads = 8; }, .ranks = 4}));
+
+// The greedy continuation of prompts of several lengths.
+std::vector<at::Tensor> continued(const Model& model, const Case& c, int64_t steps) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = ids_of(c, 1), lengths = at::arange(c.length - c.rows + 1, c.length + 1, at::kLong);
+  models::DecodeCache cache = model.lm->make_cache(c.rows, c.length + steps);
+  const at::Tensor hidden = model.lm->prefill({.ids = ids}, lengths, cache);
+  at::Tensor last = hidden.gather(1, (lengths - 1).view({-1, 1, 1}).expand({-1, 1, hidden.size(2)})).squeeze(1);
+  std::vector<at::Tensor> out;
+  for (int64_t step = 0; step < steps; ++step) {
+    const at::Tensor logits = model.lm->logits(last);
+    out.push_back(logits);
+    last = model.lm->step(logits.argmax(-1), cache);
+  }
+  return out;
+}
+
+TEST(TensorDecoding, ContinuesAsTheWhole) {
+  for (const Case& c : {Case{.name = "plain", .rows = 3},
+                        Case{.name = "window", .change = [](auto& o) { o.window = 4; }, .rows = 3, .ranks = 4},
+                        Case{.name = "odd", .change = [](auto& o) { o.vocabulary = 99; }, .rows = 3, .ranks = 4},
+                        Case{.name = "lora", .rows = 3, .lora = 2}}) {
+    const std::vector<at::Tensor> expected = continued(make_model(c), c, 6);
+    test::on_ranks({test::Kind::threads, c.ranks}, [&](parallel::Comm& comm) {
+      const auto got = continued(make_model(c, parallel::make_tensor_across(test::borrowed(comm))), c, 6);
+      for (size_t step = 0; step < got.size(); ++step) {
+        EXPECT_LE(distance(got[step], expected[step]), 1e-5) << c.name << " step " << step;
+        EXPECT_TRUE(at::equal(got[step].argmax(-1), expected[step].argmax(-1))) << c.name << " step " << step;
+      }
+    });
+  }
+}
+
+// Log-probabilities and entropies over a vocabulary that is cut, and the gradient of the head's input.
+TEST(TensorLogProbs, AreThoseOfTheWholeVocabulary) {
+  const Case c{.name = "odd",
+               .change =
+                   [](auto& o) {
+                     o.vocabulary = 99;
+                     o.tied = false;
+                   },
+               .ranks = 4};
+  const auto scores = [&](const Model& model) {
+    const at::Tensor ids = ids_of(c, 2), hidden = model.lm->forward({.ids = ids_of(c, 1)}).hidden;
+    const objectives::TokenLogProbs out =
+        objectives::token_log_probs(hidden, model.lm->head(), ids, /*temperature=*/0.7, /*chunk=*/10, true);
+    out.log_p.mul(at::arange(c.rows * c.length).view({c.rows, -1}) - 7).sum().backward();
+    return out;
+  };
+  const Model whole = make_model(c);
+  const objectives::TokenLogProbs expected = scores(whole);
+  test::on_ranks({test::Kind::threads, c.ranks}, [&](parallel::Comm& comm) {
+    const Model part = make_model(c, parallel::make_tensor_across(test::borrowed(comm)));
+    const objectives::TokenLogProbs got = scores(part);
+    EXPECT_LE(distance(got.log_p, expected.log_p), kClose);
+    EXPECT_LE(distance(got.entropy, expected.entropy), kClose);
+    const std::vector<nn::Parameter>& all = part.lm->parameter_set().all();
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].sum_over_parts) continue;
+      const at::Tensor gradient = whole.lm->parameter_set().all()[i].master.grad();
+      EXPECT_LE(distance(all[i].master.grad(), all[i].cut.part_of(gradient)), 2 * kClose) << all[i].name;
+    }
+  });
+}
 
 }  // namespace
 }  // namespace hrm

@@ -21,11 +21,18 @@ struct Cut {
   // This part's share of `size`. Throws Error(unexpected) that includes `what` if the parts are not equal.
   int64_t share(int64_t size, const char* what) const;
 
+  // Some of `size` places, of which the parts before the last have as many as each other and the last may have fewer.
+  struct Range {
+    int64_t first = 0, count = 0;
+  };
+  Range range(int64_t size) const;
+
   bool operator==(const Cut&) const = default;
 };
 
 // What a parameter is cut by. Rows are outputs of a layer, columns its inputs. Heads and gate_up are rows in several
-// pieces: those of q, k and v, or of gate and up, each cut by itself. Vocabulary: rows of an embedding or a head.
+// pieces: those of q, k and v, or of gate and up, each cut by itself. Vocabulary: rows of an embedding or a head, of
+// which the last part may have fewer (Cut::range).
 enum class CutBy { none, rows, columns, heads, gate_up, vocabulary };
 
 // How one parameter is cut.

@@ -13,7 +13,7 @@
 namespace hrm::nn {
 
 // Parameter `name`: (entries, width) float32, uninitialised. The default name matches the official HRM code. A part of
-// a table that is cut has entries / parts of the rows.
+// a table that is cut has the rows cut.range(entries).
 class Embedding : public torch::nn::Module, public HasCutParameters {
  public:
   Embedding(int64_t entries, int64_t width, at::Device device, const std::string& name = "embedding_weight",

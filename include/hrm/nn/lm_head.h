@@ -14,14 +14,17 @@
 
 namespace hrm::nn {
 
-// logits = hidden weight^T, without bias. With `across` the weight is this part's vocabulary / parts rows.
+// logits = hidden weight^T, without bias. With `across` the weight has this part's rows,
+// across->cut().range(vocabulary).
 class LmHead : public torch::nn::Module, public HasComputeWeight, public HasCutParameters {
  public:
   // Untied: has a parameter `weight` (vocabulary, width), float32, uninitialised.
   LmHead(int64_t width, int64_t vocabulary, at::Device device, std::shared_ptr<const TensorAcross> across = nullptr);
-  // Tied: reads `embedding` (vocabulary, width), or with `across` its part, a parameter of another module, and has no
-  // parameter itself. The gradients of both uses accumulate in that parameter's buffer.
-  explicit LmHead(const at::Tensor& embedding, std::shared_ptr<const TensorAcross> across = nullptr);
+  // Tied: reads `embedding` (vocabulary, width), a parameter of another module, and has no parameter itself. The
+  // gradients of both uses accumulate in that parameter's buffer.
+  explicit LmHead(const at::Tensor& embedding);
+  // The same of a part of an embedding of `vocabulary` rows.
+  LmHead(const at::Tensor& embedding, int64_t vocabulary, std::shared_ptr<const TensorAcross> across);
 
   // (..., width) -> (..., vocabulary) in the dtype of hidden. With `across` the logits of all parts, every part the
   // same; then without gradient, otherwise throws Error(unexpected).
@@ -30,7 +33,7 @@ class LmHead : public torch::nn::Module, public HasComputeWeight, public HasCutP
   // Null if the weight is the whole one. Otherwise a loss sees logits of this part's vocabulary, which begins at
   // first(), and the gradient that it gives to hidden is a partial sum.
   const TensorAcross* across() const { return across_.get(); }
-  int64_t first() const { return across_ ? across_->cut().part * weight_.size(0) : 0; }
+  int64_t first() const { return across_ ? across_->cut().range(vocabulary_).first : 0; }
 
   const at::Tensor& weight() const { return weight_; }
   const at::Tensor& compute_weight() const { return compute_weight_; }
@@ -41,6 +44,7 @@ class LmHead : public torch::nn::Module, public HasComputeWeight, public HasCutP
 
  private:
   std::shared_ptr<const TensorAcross> across_;
+  int64_t vocabulary_ = 0;  // of the whole
   at::Tensor weight_, compute_weight_;
 };
 
