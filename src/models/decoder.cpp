@@ -81,6 +81,7 @@ nn::MoeOptions expert_options(const DecoderOptions& o) {
 TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, bool cross,
                              const nn::FeedForwardFactory& feed_forward, at::Device device) {
   const auto list = owner.register_module("layers", std::make_shared<torch::nn::Module>());
+  require(!o.across || !feed_forward, ExitCode::usage, "parallel.tensor cannot cut experts; set it to 1");
   const nn::SwigluForm form{.gelu = o.form.gelu_gate, .joined = o.form.joined_weights, .cut = cut_of(o)};
   TransformerBlocks blocks;
   for (int64_t i = 0; i < layers; ++i) {
@@ -124,7 +125,6 @@ DecoderOptions resolve(DecoderOptions o) {
 Decoder::Decoder(const DecoderOptions& options, bool cross, at::Device device)
     : options_(resolve(options)), cross_(cross) {
   const DecoderOptions& o = options_;
-  require(!cross || !o.across, ExitCode::unexpected, "a decoder that attends to a memory cannot be cut");
   rotary_ = nn::make_rotary_table(o.positions, o.head_dim, o.rope_theta, device, o.rope);
   embed_tokens_ = register_module("embed_tokens",
                                   std::make_shared<nn::Embedding>(o.vocabulary, o.width, device, "weight", cut_of(o)));
@@ -172,18 +172,28 @@ nn::RotaryTable Decoder::rotary_rows(int64_t length) const {
   return {rotary_.cos.narrow(0, 0, length), rotary_.sin.narrow(0, 0, length)};
 }
 
-// (B, T, D); with `across` and gradients or a long pass this part's rows, (k, D), and of a step all rows.
-at::Tensor Decoder::embed(const at::Tensor& ids, at::ScalarType dtype, bool spread) const {
-  at::Tensor h = embed_tokens_->forward(ids, dtype);
-  if (options_.across) {
-    const at::Tensor sums = h.flatten(0, -2);
-    h = spread ? ops::add_pieces({}, options_.across->leave(sums))
-               : ops::add_pieces({}, {options_.across->gather(sums)}).view(h.sizes());
-  }
+// (B, T, D); of a part of the decoder this part's rows of the stream that the prefix begins, (k, D).
+at::Tensor Decoder::embed(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& prefix) const {
+  const at::Tensor h = embed_tokens_->forward(ids, dtype);
+  if (!options_.across) return scaled(h);
+  require(!prefix.defined() || !options_.form.scaled_embedding, ExitCode::unexpected,
+          "a decoder that is cut and scales its embedding has no prefix");
+  const at::Tensor sums = prefix.defined() ? at::cat({options_.across->as_sums(prefix), h}, 1) : h;
+  return scaled(ops::add_pieces({}, options_.across->leave(sums.flatten(0, -2))));
+}
+
+// Of a step, (B, 1, D) on every part.
+at::Tensor Decoder::embed_step(const at::Tensor& ids, at::ScalarType dtype) const {
+  const at::Tensor h = embed_tokens_->forward(ids.unsqueeze(1), dtype);
+  if (!options_.across) return scaled(h);
+  return scaled(ops::add_pieces({}, {options_.across->gather(h.flatten(0, -2))}).view(h.sizes()));
+}
+
+at::Tensor Decoder::scaled(const at::Tensor& h) const {
   if (!options_.form.scaled_embedding) return h;
   // The factor is rounded to the dtype of the activations, as in the transformers library.
   const double factor = std::sqrt(static_cast<double>(options_.width));
-  return h * at::scalar_tensor(factor, at::kFloat).to(dtype).item<double>();
+  return h * at::scalar_tensor(factor, at::kFloat).to(h.scalar_type()).item<double>();
 }
 
 // After the norm, (rows, positions, D) of all tokens.
@@ -194,10 +204,9 @@ at::Tensor Decoder::normed(const at::Tensor& h, int64_t rows, int64_t positions)
 
 at::Tensor Decoder::run(const at::Tensor& ids, at::ScalarType dtype, nn::AttentionPass pass, const at::Tensor& prefix,
                         const std::vector<nn::LayerCache>& memory, DecodeCache* cache) {
-  at::Tensor h = embed(ids, dtype);
+  at::Tensor h = embed(ids, dtype, prefix);
   const int64_t P = prefix.defined() ? prefix.size(1) : 0, length = P + ids.size(1);
-  require(P == 0 || !options_.across, ExitCode::unexpected, "a decoder that is cut has no prefix");
-  if (P > 0) h = at::cat({prefix, h}, 1);
+  if (P > 0 && !options_.across) h = at::cat({prefix, h}, 1);
   check_length(length);
   pass.rows = ids.size(0);
   pass.positions = length;
@@ -206,7 +215,8 @@ at::Tensor Decoder::run(const at::Tensor& ids, at::ScalarType dtype, nn::Attenti
   for (size_t i = 0; i < layers_.size(); ++i) {
     h = layers_[i]->forward(h, pass, cross_ ? &memory[i] : nullptr, cache != nullptr ? &cache->layers[i] : nullptr);
   }
-  return normed(P > 0 ? h.narrow(1, P, ids.size(1)) : h, ids.size(0), ids.size(1));
+  if (options_.across) return normed(h, ids.size(0), length).narrow(1, P, ids.size(1));
+  return norm_->forward(P > 0 ? h.narrow(1, P, ids.size(1)) : h);
 }
 
 at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents,
@@ -266,7 +276,7 @@ at::Tensor Decoder::prefill(const at::Tensor& ids, const at::Tensor& lengths, at
 at::Tensor Decoder::step(const at::Tensor& ids, at::ScalarType dtype, DecodeCache& cache) {
   const at::NoGradGuard no_grad;
   const nn::AttentionPass pass{.rotary = rotary_, .spans = {.window = options_.window}, .place = cache.lengths};
-  nn::StepRows h{embed(ids.unsqueeze(1), dtype, /*spread=*/false)};
+  nn::StepRows h{embed_step(ids, dtype)};
   for (size_t i = 0; i < layers_.size(); ++i) {
     const nn::TransformerBlock* const next = i + 1 < layers_.size() ? layers_[i + 1].get() : nullptr;
     h = layers_[i]->step(h, pass, cross_ ? &cache.memory[i] : nullptr, cache.layers[i], next);

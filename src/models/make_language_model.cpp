@@ -109,9 +109,9 @@ std::shared_ptr<LanguageModel> build(const config::Config& config, const Languag
     decoder.across = std::move(across);
     return std::make_shared<DecoderLm>(decoder, device);
   }
-  require(!across, ExitCode::usage, "parallel.tensor cuts plain decoders; set it to 1, or lm.arch to decoder");
   const HrmLmOptions options = hrm_options(config);
   if (is_prototype(lm)) {
+    require(!across, ExitCode::usage, "parallel.tensor cannot cut models of lm.style = prototype; set it to 1");
     const int64_t width = lm.hidden_size;
     PrototypeOptions prototype{.lm = options,
                                .vocabulary = sizes.vocabulary,
@@ -130,6 +130,7 @@ std::shared_ptr<LanguageModel> build(const config::Config& config, const Languag
   ModernLmOptions modern;
   modern.lm = options;
   modern.decoder = decoder_options(config, sizes, options.bridge == Bridge::prefix ? options.prefix_len : 0, device);
+  modern.decoder.across = std::move(across);
   modern.encoder = lm.encoder == config::LmEncoder::mamba2 ? EncoderKind::mamba2 : EncoderKind::transformer;
   modern.mamba2 = mamba2_options(lm);
   modern.enc_layers = lm.enc_layers;

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 namespace hrm::parallel {
 namespace {
 
@@ -58,6 +60,34 @@ struct Leave : torch::autograd::Function<Leave> {
   }
 };
 
+struct EnterWhole : torch::autograd::Function<EnterWhole> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& rows, int64_t tokens, Comm* comm) {
+    ctx->saved_data["first"] = comm->rank() * rows.size(0);
+    ctx->saved_data["rows"] = rows.size(0);
+    return gather_rows(*comm, rows, tokens);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const int64_t first = ctx->saved_data["first"].toInt(), rows = ctx->saved_data["rows"].toInt();
+    const int64_t begin = std::min(first, grads[0].size(0)), end = std::min(first + rows, grads[0].size(0));
+    const at::Tensor own = grads[0].narrow(0, begin, end - begin);
+    return {at::constant_pad_nd(own, {0, 0, 0, rows - own.size(0)}), at::Tensor(), at::Tensor()};
+  }
+};
+
+struct Share : torch::autograd::Function<Share> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, Comm* comm) {
+    ctx->saved_data["comm"] = reinterpret_cast<int64_t>(comm);
+    return x.view_as(x);
+  }
+  // In float32 in the order of parts, as all sums here.
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    Comm& comm = *reinterpret_cast<Comm*>(ctx->saved_data["comm"].toInt());
+    const at::Tensor own = grads[0].contiguous().view({-1, grads[0].size(-1)});
+    const at::Tensor all = gather_rows(comm, own, comm.ranks() * own.size(0)).view({comm.ranks(), -1, own.size(1)});
+    return {ops::add_pieces({}, {all}).view(grads[0].sizes()), at::Tensor()};
+  }
+};
+
 class CommAcross : public nn::TensorAcross {
  public:
   explicit CommAcross(std::shared_ptr<Comm> comm) : comm_(std::move(comm)) {}
@@ -74,6 +104,14 @@ class CommAcross : public nn::TensorAcross {
     TORCH_CHECK(sums.dim() == 2, "TensorAcross::leave: partial sums must be (tokens, D), got ", sums.sizes());
     return {Leave::apply(sums, comm_.get())};
   }
+
+  at::Tensor enter_whole(const at::Tensor& rows, int64_t tokens) const override {
+    TORCH_CHECK(rows.dim() == 2 && rows.size(0) == own_rows(tokens), "TensorAcross::enter_whole: each of ",
+                comm_->ranks(), " parts has ", own_rows(tokens), " rows of ", tokens, " tokens, got ", rows.sizes());
+    return EnterWhole::apply(rows, tokens, comm_.get());
+  }
+
+  at::Tensor share(const at::Tensor& x) const override { return Share::apply(x, comm_.get()); }
 
   at::Tensor gather(const at::Tensor& own) const override {
     const at::NoGradGuard no_grad;

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <tuple>
+
 #include "hrm/base/error.h"
 
 namespace hrm::parallel {
@@ -9,13 +11,17 @@ namespace hrm::parallel {
 TensorGradients::TensorGradients(nn::ParameterSet& parameters, Comm& comm) : parameters_(parameters), comm_(comm) {
   require(parameters.flat_grad().defined(), ExitCode::unexpected,
           "the gradients of a model that is cut must be in the buffer of its parameter set");
-  int64_t size = 0;
-  for (const nn::Parameter& parameter : parameters.all()) {
-    if (!parameter.sum_over_parts) continue;
-    gradients_.push_back(parameter.master.grad());
-    size += parameter.master.numel();
+  int64_t size = 0, size_to_sum = 0;
+  for (const bool summed : {true, false}) {
+    for (const nn::Parameter& parameter : parameters.all()) {
+      if (!parameter.cut.whole() || parameter.sum_over_parts != summed) continue;
+      gradients_.push_back(parameter.master.grad());
+      size += parameter.master.numel();
+    }
+    if (summed) std::tie(summed_, size_to_sum) = std::tuple(gradients_.size(), size);
   }
   joined_ = at::zeros({size}, parameters.flat_grad().options());
+  to_sum_ = joined_.narrow(0, 0, size_to_sum);
   int64_t offset = 0;
   for (const at::Tensor& gradient : gradients_) {
     places_.push_back(joined_.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
@@ -27,8 +33,9 @@ void TensorGradients::sum() {
   if (gradients_.empty()) return;
   const at::NoGradGuard no_grad;
   at::_foreach_copy_(places_, gradients_);
-  comm_.all_reduce_in_step(joined_);
-  at::_foreach_copy_(gradients_, places_);
+  if (summed_ == 0) return;
+  comm_.all_reduce_in_step(to_sum_);
+  at::_foreach_copy_(at::TensorList(gradients_).slice(0, summed_), at::TensorList(places_).slice(0, summed_));
 }
 
 optim::GradNorm TensorGradients::global_norm(double max_norm, const optim::GradNormExtras& extras) const {

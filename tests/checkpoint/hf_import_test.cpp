@@ -76,6 +76,8 @@ struct PartOnly : nn::TensorAcross {
   nn::Cut cut() const override { return own; }
   at::Tensor enter(const at::Tensor&, int64_t) const override { return {}; }
   ops::Pieces leave(const at::Tensor&) const override { return {}; }
+  at::Tensor enter_whole(const at::Tensor&, int64_t) const override { return {}; }
+  at::Tensor share(const at::Tensor&) const override { return {}; }
   at::Tensor gather(const at::Tensor&) const override { return {}; }
 
   nn::Cut own;

@@ -79,11 +79,13 @@ TEST_P(TensorTraining, HasTheWeightsAndLossesOfOneRank) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, TensorTraining,
-                         ::testing::Values(MeshCase{"tensor_2"}, MeshCase{"tensor_2_data_2", 2, 2},
-                                           MeshCase{"tensor_4", 4},
-                                           MeshCase{"accumulated", 2, 2, {"train.micro_batch_size=2"}},
-                                           MeshCase{"documents", 2, 1, {"data.document_masks=true", "lm.tied=false"}}));
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, TensorTraining,
+    ::testing::Values(
+        MeshCase{"tensor_2"}, MeshCase{"tensor_2_data_2", 2, 2}, MeshCase{"tensor_4", 4},
+        MeshCase{"accumulated", 2, 2, {"train.micro_batch_size=2"}},
+        MeshCase{"documents", 2, 1, {"data.document_masks=true", "lm.tied=false"}},
+        MeshCase{"hrm", 2, 2, {"lm.arch=hrm", "data.train={sums}", "data.encoder_len=20", "data.decoder_len=6"}}));
 
 TEST(TensorSettings, RefusesWhatCannotBeCut) {
   const std::filesystem::path dir = testing::fresh_folder("refused");
@@ -100,8 +102,8 @@ TEST(TensorSettings, RefusesWhatCannotBeCut) {
   refuses({"optim.name=muon", "optim.lr=0.02"}, "set parallel.tensor to 1");
   refuses({"moe.experts=4"}, "set parallel.tensor to 1, or moe.experts to 0");
   refuses({"precision.fake_quantize=int8"}, "set precision.fake_quantize to none");
-  refuses({"lm.arch=hrm", "data.encoder_len=8", "data.train=" + testing::sums_folder().string()},
-          "set parallel.tensor to 1, or lm.arch to decoder");
+  refuses({"lm.arch=hrm", "lm.style=prototype", "data.encoder_len=8", "data.train=" + testing::sums_folder().string()},
+          "set parallel.tensor to 1, or lm.style to modern");
 }
 
 }  // namespace

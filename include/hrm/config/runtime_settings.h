@@ -261,8 +261,8 @@ struct ParallelConfig {
       "weights are gathered after the step; 2 = gradients of models whose blocks run once (HRM) are also freed when "
       "they are reduced, after every micro-batch");
     f("tensor", &ParallelConfig::tensor, IntRange{1, 1024}, "ranks",
-      "ranks that hold one part of every layer each and read the same rows (tensor and sequence parallelism of plain "
-      "decoders); must divide the ranks, heads, key and value heads, and inner width");
+      "ranks that hold one part of every layer each and read the same rows (tensor and sequence parallelism of "
+      "language models); must divide the ranks, heads, key and value heads, and inner width");
     f("check_replicas_every", &ParallelConfig::check_replicas_every, IntRange{0}, "steps",
       "compare weights and optimizer state of all ranks this often. They are always compared at the start and before "
       "each checkpoint; 0 = only then");

@@ -103,7 +103,9 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit, public nn::HasP
   std::vector<nn::LayerCache> project_memory(const at::Tensor& memory) const;
   void check_length(int64_t length) const;
   nn::RotaryTable rotary_rows(int64_t length) const;
-  at::Tensor embed(const at::Tensor& ids, at::ScalarType dtype, bool spread = true) const;
+  at::Tensor embed(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& prefix = {}) const;
+  at::Tensor embed_step(const at::Tensor& ids, at::ScalarType dtype) const;
+  at::Tensor scaled(const at::Tensor& h) const;
   at::Tensor normed(const at::Tensor& h, int64_t rows, int64_t positions) const;
 
   DecoderOptions options_;

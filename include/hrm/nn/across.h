@@ -27,8 +27,17 @@ class TensorAcross {
   // This part's partial sums of all rows, (tokens, D) -> every part's partial sums of our rows, (parts, k, D). For
   // ops::add_pieces() alone: all pieces must get the same gradient.
   virtual ops::Pieces leave(const at::Tensor& sums) const = 0;
+  // As enter(), where what follows is computed alike by every part: the gradient of the part's rows is that which it
+  // gets itself.
+  virtual at::Tensor enter_whole(const at::Tensor& rows, int64_t tokens) const = 0;
+  // x, which all parts hold alike and of which each then computes other heads. Its gradient is the sum over the parts.
+  virtual at::Tensor share(const at::Tensor& x) const = 0;
   // What every part has, (parts, ...) for a tensor (...) of the same shape on each. No gradient.
   virtual at::Tensor gather(const at::Tensor& own) const = 0;
+
+  // x, which all parts hold alike, as this part's partial sums: x on the first part, zeros on the others. After
+  // leave(), every part gets the gradient of the whole.
+  at::Tensor as_sums(const at::Tensor& x) const;
 
   // Rows of each part: k.
   int64_t own_rows(int64_t tokens) const { return (tokens + cut().parts - 1) / cut().parts; }

@@ -130,10 +130,14 @@ class CrossAttention : public torch::nn::Module {
 
   // Keys and values (B, Hkv, P, hd) of the memory, for all passes that attend to it.
   LayerCache project(const at::Tensor& memory) const;
+  // Attention of x to the memory, all (B, T, D), or this part's partial sums of it.
+  at::Tensor forward(const at::Tensor& x, const LayerCache& memory) const;
   // residual + attention of x to the memory, all (B, T, D).
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const LayerCache& memory) const;
 
  private:
+  at::Tensor mix(const at::Tensor& x, const LayerCache& memory) const;
+
   AttentionSizes sizes_;
   std::shared_ptr<Linear> q_proj_, kv_proj_, o_proj_;
 };

@@ -25,7 +25,7 @@ struct TransformerBlockOptions {
   bool norms_behind = false;                 // norms what a layer gives, not what it reads; not with cross
   bool centred_norms = false;                // see RmsNorm
   // If not null, the block is the part across->cut() of a larger one, and its feed-forward gives partial sums. Not with
-  // cross and norms_behind.
+  // norms_behind.
   std::shared_ptr<const TensorAcross> across = nullptr;
 };
 
@@ -69,8 +69,9 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
 
  private:
   at::Tensor compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
-  at::Tensor compute_part(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache);
-  StepRows step_part(const StepRows& rows, const AttentionPass& pass, const LayerCache& cache);
+  at::Tensor compute_part(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
+  StepRows step_part(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory,
+                     const LayerCache& cache);
   at::Tensor add_normed(const at::Tensor& x, const at::Tensor& attended) const;  // the rest of a block of norms_behind
   at::Tensor compute_again_later(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory);
   at::Tensor trained_parameter() const;  // any parameter that requires a gradient, if there is one

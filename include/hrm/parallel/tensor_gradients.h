@@ -28,8 +28,10 @@ class TensorGradients {
  private:
   nn::ParameterSet& parameters_;
   Comm& comm_;
-  std::vector<at::Tensor> gradients_, places_;  // what is added over the parts; its places in joined_
-  at::Tensor joined_;                           // (n) float32
+  // Of the parameters that all parts hold, those that are added over the parts first; their places in joined_.
+  std::vector<at::Tensor> gradients_, places_;
+  size_t summed_ = 0;           // how many are added
+  at::Tensor joined_, to_sum_;  // (n) float32, and the part of it that is added
 };
 
 }  // namespace hrm::parallel

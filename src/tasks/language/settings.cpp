@@ -99,8 +99,8 @@ void check_tensor_parts(const Checker& check, const Config& c) {
   const int64_t parts = c.parallel.tensor;
   const LmConfig& lm = c.lm;
   if (parts == 1) return;
-  check.require(!lm.has_core(), check.at("parallel.tensor"), " cuts plain decoders, but ", check.at("lm.arch"),
-                " has an encoder and a reasoning core; set parallel.tensor to 1, or lm.arch to decoder");
+  check.require(!lm.is_prototype(), check.at("parallel.tensor"), " does not cut the blocks of ", check.at("lm.style"),
+                "; set parallel.tensor to 1, or lm.style to modern");
   check.require(c.moe.experts == 0, check.at("parallel.tensor"), " cuts dense layers, but ", check.at("moe.experts"),
                 " replaces them; set parallel.tensor to 1, or moe.experts to 0");
   const auto divides = [&](const char* key, int64_t size) {
