@@ -123,6 +123,27 @@ void check_scales(const NamedWeights& weights, const std::string& name, HfStored
   if (!floats(scales.dtype)) wrong.add("'", NamedWeights::scales_of(name), "' is ", hrm::name(scales.dtype));
 }
 
+// Copies the part of a weight that `to` is. `files`: the tensors whose rows make up the weight, in their order.
+void copy_part(const at::Tensor& to, const nn::ParameterCut& cut, const std::vector<at::Tensor>& files) {
+  int64_t row = 0;
+  for (const at::Tensor& file : files) {
+    const at::Tensor from = file.view({-1, to.dim() > 1 ? file.size(-1) : 1});
+    const at::Tensor place = to.view({to.size(0), -1});
+    const int64_t rows = from.size(0);
+    for (const nn::ParameterCut::Box& box : cut.boxes()) {
+      if (cut.dimension() == 1) {
+        place.narrow(0, row, rows).copy_(from.narrow(1, box.there, box.size));
+        continue;
+      }
+      const int64_t begin = std::max(box.there, row), end = std::min(box.there + box.size, row + rows);
+      if (begin < end) {
+        place.narrow(0, box.here + begin - box.there, end - begin).copy_(from.narrow(0, begin - row, end - begin));
+      }
+    }
+    row += rows;
+  }
+}
+
 }  // namespace
 
 models::DecoderOptions decoder_options_of(const HfModelConfig& c, int64_t positions) {
@@ -190,11 +211,19 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
             ExitCode::checkpoint, "'", files.origin(),
             "' holds a head that is not its embedding, though its config.json ties the two");
   }
+  const nn::ParameterCuts cuts(model);
   for (auto& item : model.named_parameters()) {
     const auto found = wanted.find(item.key());
-    require(found != wanted.end() && item.value().sizes() == found->second.shape, ExitCode::unexpected, "the model's '",
-            item.key(), "' is not of these options");
+    const nn::ParameterCut cut = cuts.of(item.value());
+    require(found != wanted.end() && cut.whole_sizes(item.value().sizes()) == found->second.shape, ExitCode::unexpected,
+            "the model's '", item.key(), "' is not of these options");
     if (item.value().is_meta()) continue;
+    if (!cut.whole()) {
+      std::vector<at::Tensor> files_of_weight;
+      for (const auto& [theirs, rows] : found->second.parts) files_of_weight.push_back(weights.floats(theirs));
+      copy_part(item.value(), cut, files_of_weight);
+      continue;
+    }
     int64_t row = 0;
     for (const auto& [theirs, rows] : found->second.parts) {
       const at::Tensor to = item.value().narrow(0, row, rows);

@@ -224,9 +224,10 @@ train::Outcome train_from(const TrainOptions& options, const config::LoadedConfi
   const Start start = rewind ? rewind->start : choose_start(options, run_dir, comm);
   const config::LoadedConfig loaded = with_kept_settings(asked, start);
   const config::Config& config = loaded.config;
-  const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
+  const std::shared_ptr<const parallel::Mesh> mesh = train::make_mesh(ranks, config);
+  const std::unique_ptr<tasks::Task> owned = train::make_task(config, runtime, *mesh);
   tasks::Task& task = *owned;
-  train::Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
+  train::Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm, mesh);
   trainer.set_watchdog(ranks.watchdog.get());
   trainer.set_gpu_health(health);
   if (rewind) {
@@ -250,7 +251,7 @@ train::Outcome train_from(const TrainOptions& options, const config::LoadedConfi
       resume(trainer, task, loaded, start, options.accept_data_change);
     }
   }
-  parallel::check_replicas(trainer, comm);
+  parallel::check_replicas(trainer, mesh->axis(parallel::Axis::data));
   trainer.prepare_checkpoints();
   if (comm.main()) {
     write_text_atomic(run_dir / "config.json", loaded.to_json());

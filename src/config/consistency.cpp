@@ -44,6 +44,21 @@ void check_optim(const Checker& check, const OptimConfig& o, const ParallelConfi
                 "; set optim.lr to e.g. 0.02");
   check.require(p.zero == 0, check.at("optim.name"), " works on whole matrices, of which ", check.at("parallel.zero"),
                 " gives each rank a slice; set parallel.zero to 0");
+  check.require(p.tensor == 1, check.at("optim.name"), " works on whole matrices, of which ",
+                check.at("parallel.tensor"), " gives each rank a part; set parallel.tensor to 1");
+}
+
+// What holds for every task; tasks say which of their models can be cut.
+void check_tensor(const Checker& check, const Config& c) {
+  if (c.parallel.tensor == 1) return;
+  check.require(c.parallel.zero == 0, check.at("parallel.tensor"), " does not go with ", check.at("parallel.zero"),
+                ", which lays out the gradients in slices; set parallel.zero to 0");
+  check.require(c.precision.blocks == BlockPrecision::same, check.at("parallel.tensor"), " does not go with ",
+                check.at("precision.blocks"),
+                ", whose scales are those of whole weights; set precision.blocks to same");
+  check.require(c.precision.fake_quantize == FakeQuantization::none, check.at("parallel.tensor"), " does not go with ",
+                check.at("precision.fake_quantize"),
+                ", whose scales are those of whole weights; set precision.fake_quantize to none");
 }
 
 void check_train(const Checker& check, const TrainConfig& t) {
@@ -140,6 +155,7 @@ void check_consistency(const LoadedConfig& loaded) {
   if (const auto rules = task_settings(c).check) rules(check);
   check_schedule(check, c.optim, c.train);
   check_optim(check, c.optim, c.parallel);
+  check_tensor(check, c);
   check_train(check, c.train);
   check_eval(check, c);
   check_arithmetic(check, c);

@@ -12,22 +12,49 @@
 namespace hrm::models {
 namespace {
 
+nn::Cut cut_of(const DecoderOptions& o) {
+  return o.across ? o.across->cut() : nn::Cut{};
+}
+
+// Throws unless each part gets as much.
+void check_cut(const DecoderOptions& o) {
+  const int64_t parts = cut_of(o).parts;
+  const auto divides = [&](int64_t size, const char* what) {
+    require(size % parts == 0, ExitCode::usage, "parallel.tensor = ", parts, " does not divide the ", size, " ", what,
+            " of the model; set it to a divisor");
+  };
+  divides(o.heads, "attention heads");
+  divides(o.kv_heads, "key and value heads");
+  divides(o.inner, "inner columns of the feed-forward layers");
+  require(nn::Cut{.part = parts - 1, .parts = parts}.range(o.vocabulary).count > 0, ExitCode::usage,
+          "parallel.tensor = ", parts, " leaves the last rank nothing of a vocabulary of ", o.vocabulary,
+          "; set it lower");
+  require(!o.form.wide_qk_norm && !o.form.norms_behind, ExitCode::usage,
+          "parallel.tensor cannot cut a model that norms all heads together, or what a layer gives; set it to 1");
+  require(o.experts.count == 0 && !o.feed_forward, ExitCode::usage, "parallel.tensor cannot cut experts; set it to 1");
+  require(o.weights == nn::WeightFormat::f32, ExitCode::usage,
+          "parallel.tensor cannot cut quantised weights; set it to 1, or hf.quantize to none");
+}
+
 nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
+  const nn::Cut cut = cut_of(o);
   return {.attention = {.width = o.width,
-                        .heads = o.heads,
-                        .kv_heads = o.kv_heads,
+                        .heads = o.heads / cut.parts,
+                        .kv_heads = o.kv_heads / cut.parts,
                         .head_dim = o.head_dim,
                         .eps = o.eps,
                         .qk_norm = o.qk_norm,
                         .wide_qk_norm = o.form.wide_qk_norm,
                         .bias = o.form.qkv_bias,
-                        .joined = o.form.joined_weights},
+                        .joined = o.form.joined_weights,
+                        .cut = cut},
           .eps = o.eps,
           .cross = cross,
           .recompute = o.recompute,
           .weights = o.weights,
           .norms_behind = o.form.norms_behind,
-          .centred_norms = o.form.centred_norms};
+          .centred_norms = o.form.centred_norms,
+          .across = o.across};
 }
 
 // Which position each place of a cache gets from rows of these lengths (B): the last one of its remainder, and any one
@@ -54,7 +81,8 @@ nn::MoeOptions expert_options(const DecoderOptions& o) {
 TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, bool cross,
                              const nn::FeedForwardFactory& feed_forward, at::Device device) {
   const auto list = owner.register_module("layers", std::make_shared<torch::nn::Module>());
-  const nn::SwigluForm form{.gelu = o.form.gelu_gate, .joined = o.form.joined_weights};
+  require(!o.across || !feed_forward, ExitCode::usage, "parallel.tensor cannot cut experts; set it to 1");
+  const nn::SwigluForm form{.gelu = o.form.gelu_gate, .joined = o.form.joined_weights, .cut = cut_of(o)};
   TransformerBlocks blocks;
   for (int64_t i = 0; i < layers; ++i) {
     std::shared_ptr<nn::FeedForward> mlp;
@@ -63,7 +91,7 @@ TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const Dec
     } else if (o.experts.has(i)) {
       mlp = std::make_shared<nn::MoeFeedForward>(o.width, expert_options(o), device);
     } else {
-      mlp = std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device, o.weights, form);
+      mlp = std::make_shared<nn::SwigluFeedForward>(o.width, o.inner / form.cut.parts, device, o.weights, form);
     }
     blocks.push_back(list->register_module(
         std::to_string(i), std::make_shared<nn::TransformerBlock>(block_options(o, cross), std::move(mlp), device)));
@@ -90,6 +118,7 @@ DecoderOptions resolve(DecoderOptions o) {
   require(o.weights == nn::WeightFormat::f32 || o.experts.count == 0, ExitCode::unexpected,
           "experts do not support quantised weights; use WeightFormat::f32");
   if (o.inner == 0) o.inner = nn::swiglu_width(o.width, 4);
+  if (o.across) check_cut(o);
   return o;
 }
 
@@ -97,13 +126,14 @@ Decoder::Decoder(const DecoderOptions& options, bool cross, at::Device device)
     : options_(resolve(options)), cross_(cross) {
   const DecoderOptions& o = options_;
   rotary_ = nn::make_rotary_table(o.positions, o.head_dim, o.rope_theta, device, o.rope);
-  embed_tokens_ =
-      register_module("embed_tokens", std::make_shared<nn::Embedding>(o.vocabulary, o.width, device, "weight"));
+  embed_tokens_ = register_module("embed_tokens",
+                                  std::make_shared<nn::Embedding>(o.vocabulary, o.width, device, "weight", cut_of(o)));
   layers_ = add_blocks(*this, o.layers, o, cross, o.feed_forward, device);
   norm_ = register_module("norm",
                           std::make_shared<nn::RmsNorm>(o.width, o.eps, device, /*groups=*/1, o.form.centred_norms));
-  lm_head_ = register_module("lm_head", o.tied ? std::make_shared<nn::LmHead>(embed_tokens_->weight())
-                                               : std::make_shared<nn::LmHead>(o.width, o.vocabulary, device));
+  lm_head_ =
+      register_module("lm_head", o.tied ? std::make_shared<nn::LmHead>(embed_tokens_->weight(), o.vocabulary, o.across)
+                                        : std::make_shared<nn::LmHead>(o.width, o.vocabulary, device, o.across));
 }
 
 void Decoder::init_own(uint64_t seed, const std::string& name) {
@@ -142,25 +172,50 @@ nn::RotaryTable Decoder::rotary_rows(int64_t length) const {
   return {rotary_.cos.narrow(0, 0, length), rotary_.sin.narrow(0, 0, length)};
 }
 
-at::Tensor Decoder::embed(const at::Tensor& ids, at::ScalarType dtype) const {
+// (B, T, D); of a part of the decoder this part's rows of the stream that the prefix begins, (k, D).
+at::Tensor Decoder::embed(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& prefix) const {
   const at::Tensor h = embed_tokens_->forward(ids, dtype);
+  if (!options_.across) return scaled(h);
+  require(!prefix.defined() || !options_.form.scaled_embedding, ExitCode::unexpected,
+          "a decoder that is cut and scales its embedding has no prefix");
+  const at::Tensor sums = prefix.defined() ? at::cat({options_.across->as_sums(prefix), h}, 1) : h;
+  return scaled(ops::add_pieces({}, options_.across->leave(sums.flatten(0, -2))));
+}
+
+// Of a step, (B, 1, D) on every part.
+at::Tensor Decoder::embed_step(const at::Tensor& ids, at::ScalarType dtype) const {
+  const at::Tensor h = embed_tokens_->forward(ids.unsqueeze(1), dtype);
+  if (!options_.across) return scaled(h);
+  return scaled(ops::add_pieces({}, {options_.across->gather(h.flatten(0, -2))}).view(h.sizes()));
+}
+
+at::Tensor Decoder::scaled(const at::Tensor& h) const {
   if (!options_.form.scaled_embedding) return h;
   // The factor is rounded to the dtype of the activations, as in the transformers library.
   const double factor = std::sqrt(static_cast<double>(options_.width));
-  return h * at::scalar_tensor(factor, at::kFloat).to(dtype).item<double>();
+  return h * at::scalar_tensor(factor, at::kFloat).to(h.scalar_type()).item<double>();
+}
+
+// After the norm, (rows, positions, D) of all tokens.
+at::Tensor Decoder::normed(const at::Tensor& h, int64_t rows, int64_t positions) const {
+  if (!options_.across) return norm_->forward(h);
+  return options_.across->enter(norm_->forward(h), rows * positions).view({rows, positions, -1});
 }
 
 at::Tensor Decoder::run(const at::Tensor& ids, at::ScalarType dtype, nn::AttentionPass pass, const at::Tensor& prefix,
                         const std::vector<nn::LayerCache>& memory, DecodeCache* cache) {
-  at::Tensor h = embed(ids, dtype);
+  at::Tensor h = embed(ids, dtype, prefix);
   const int64_t P = prefix.defined() ? prefix.size(1) : 0, length = P + ids.size(1);
-  if (P > 0) h = at::cat({prefix, h}, 1);
+  if (P > 0 && !options_.across) h = at::cat({prefix, h}, 1);
   check_length(length);
+  pass.rows = ids.size(0);
+  pass.positions = length;
   pass.rotary = rotary_rows(length);
   pass.mask = ops::plain_mask(length, pass.spans, ids.device());
   for (size_t i = 0; i < layers_.size(); ++i) {
     h = layers_[i]->forward(h, pass, cross_ ? &memory[i] : nullptr, cache != nullptr ? &cache->layers[i] : nullptr);
   }
+  if (options_.across) return normed(h, ids.size(0), length).narrow(1, P, ids.size(1));
   return norm_->forward(P > 0 ? h.narrow(1, P, ids.size(1)) : h);
 }
 
@@ -180,10 +235,12 @@ at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const n
   const nn::AttentionPass pass{.rotary = rotary_rows(shared.longest()),
                                .mask = ops::plain_mask(shared.longest(), spans, ids.device()),
                                .spans = spans,
-                               .shared = shared};
+                               .shared = shared,
+                               .rows = 1,
+                               .positions = ids.size(1)};
   at::Tensor h = embed(ids, dtype);
   for (const auto& layer : layers_) h = layer->forward(h, pass);
-  return norm_->forward(h);
+  return normed(h, 1, ids.size(1));
 }
 
 DecodeCache Decoder::make_cache(int64_t rows, int64_t capacity, at::ScalarType dtype) const {
@@ -194,7 +251,8 @@ DecodeCache Decoder::make_cache(int64_t rows, int64_t capacity, at::ScalarType d
   DecodeCache cache;
   cache.capacity = capacity;
   const auto zeros = [&] {
-    return at::zeros({rows, options_.kv_heads, places, options_.head_dim}, at::device(device).dtype(dtype));
+    return at::zeros({rows, options_.kv_heads / cut_of(options_).parts, places, options_.head_dim},
+                     at::device(device).dtype(dtype));
   };
   for (size_t i = 0; i < layers_.size(); ++i) cache.layers.push_back({zeros(), zeros()});
   cache.lengths = at::zeros({rows}, at::device(device).dtype(at::kLong));
@@ -218,7 +276,7 @@ at::Tensor Decoder::prefill(const at::Tensor& ids, const at::Tensor& lengths, at
 at::Tensor Decoder::step(const at::Tensor& ids, at::ScalarType dtype, DecodeCache& cache) {
   const at::NoGradGuard no_grad;
   const nn::AttentionPass pass{.rotary = rotary_, .spans = {.window = options_.window}, .place = cache.lengths};
-  nn::StepRows h{embed(ids.unsqueeze(1), dtype)};
+  nn::StepRows h{embed_step(ids, dtype)};
   for (size_t i = 0; i < layers_.size(); ++i) {
     const nn::TransformerBlock* const next = i + 1 < layers_.size() ? layers_[i + 1].get() : nullptr;
     h = layers_[i]->step(h, pass, cross_ ? &cache.memory[i] : nullptr, cache.layers[i], next);

@@ -101,11 +101,17 @@ HrmLmOptions hrm_options(const config::Config& config) {
           .gate_bias = lm.gate_bias};
 }
 
-std::shared_ptr<LanguageModel> build(const config::Config& config, const LanguageSizes& sizes, at::Device device) {
+std::shared_ptr<LanguageModel> build(const config::Config& config, const LanguageSizes& sizes, at::Device device,
+                                     std::shared_ptr<const nn::TensorAcross> across = nullptr) {
   const config::LmConfig& lm = config.lm;
-  if (!reads_prompts(lm)) return std::make_shared<DecoderLm>(decoder_options(config, sizes, 0, device), device);
+  if (!reads_prompts(lm)) {
+    DecoderOptions decoder = decoder_options(config, sizes, 0, device);
+    decoder.across = std::move(across);
+    return std::make_shared<DecoderLm>(decoder, device);
+  }
   const HrmLmOptions options = hrm_options(config);
   if (is_prototype(lm)) {
+    require(!across, ExitCode::usage, "parallel.tensor cannot cut models of lm.style = prototype; set it to 1");
     const int64_t width = lm.hidden_size;
     PrototypeOptions prototype{.lm = options,
                                .vocabulary = sizes.vocabulary,
@@ -124,6 +130,7 @@ std::shared_ptr<LanguageModel> build(const config::Config& config, const Languag
   ModernLmOptions modern;
   modern.lm = options;
   modern.decoder = decoder_options(config, sizes, options.bridge == Bridge::prefix ? options.prefix_len : 0, device);
+  modern.decoder.across = std::move(across);
   modern.encoder = lm.encoder == config::LmEncoder::mamba2 ? EncoderKind::mamba2 : EncoderKind::transformer;
   modern.mamba2 = mamba2_options(lm);
   modern.enc_layers = lm.enc_layers;
@@ -217,8 +224,9 @@ int64_t prompt_positions(const config::LmConfig& config, const LanguageSizes& si
 }
 
 std::shared_ptr<LanguageModel> make_language_model(const config::Config& config, const LanguageSizes& sizes,
-                                                   uint64_t seed, at::Device device, at::ScalarType compute_dtype) {
-  auto model = build(config, sizes, device);
+                                                   uint64_t seed, at::Device device, at::ScalarType compute_dtype,
+                                                   std::shared_ptr<const nn::TensorAcross> across) {
+  auto model = build(config, sizes, device, std::move(across));
   model->initialise(seed, compute_dtype, split_list(config.lm.freeze));
   fake_quantize(*model, config.precision.fake_quantize);
   return model;

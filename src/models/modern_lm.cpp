@@ -10,12 +10,15 @@
 namespace hrm::models {
 namespace {
 
-struct TransformerEncoder : PromptEncoder {
+// Of a part of the model, the result is whole, and what follows is computed alike by every part.
+struct TransformerEncoder : PromptEncoder, nn::HasPartialGradients {
   TransformerEncoder(const ModernLmOptions& o, at::Device device)
-      : rotary(nn::make_rotary_table(o.max_prompt, o.decoder.head_dim, o.decoder.rope_theta, device)) {
+      : across(o.decoder.across),
+        rotary(nn::make_rotary_table(o.max_prompt, o.decoder.head_dim, o.decoder.rope_theta, device)) {
     const DecoderOptions& d = o.decoder;
+    const nn::Cut cut = across ? across->cut() : nn::Cut{};
     embed_tokens =
-        register_module("embed_tokens", std::make_shared<nn::Embedding>(d.vocabulary, d.width, device, "weight"));
+        register_module("embed_tokens", std::make_shared<nn::Embedding>(d.vocabulary, d.width, device, "weight", cut));
     layers = add_blocks(*this, o.enc_layers, d, /*cross=*/false, o.enc_feed_forward, device);
     norm = register_module("norm", std::make_shared<nn::RmsNorm>(d.width, d.eps, device));
   }
@@ -24,15 +27,22 @@ struct TransformerEncoder : PromptEncoder {
     const int64_t length = ids.size(1);
     require(length <= rotary.cos.size(0), ExitCode::usage, "a prompt of ", length, " tokens is longer than the ",
             rotary.cos.size(0), " that the model was built for; shorten it");
-    const nn::AttentionPass pass{.rotary = {rotary.cos.narrow(0, 0, length), rotary.sin.narrow(0, 0, length)},
-                                 .mask = mask.defined() ? mask.unsqueeze(1).unsqueeze(1) : at::Tensor(),
-                                 .causal = false};
+    nn::AttentionPass pass;
+    pass.rotary = {rotary.cos.narrow(0, 0, length), rotary.sin.narrow(0, 0, length)};
+    if (mask.defined()) pass.mask = mask.unsqueeze(1).unsqueeze(1);
+    pass.causal = false;
+    pass.rows = ids.size(0);
+    pass.positions = length;
     at::Tensor h = embed_tokens->forward(ids, dtype);
+    if (across) h = ops::add_pieces({}, across->leave(h.flatten(0, -2)));
     for (const auto& layer : layers) h = layer->forward(h, pass);
-    return norm->forward(h);
+    h = norm->forward(h);
+    return across ? across->enter_whole(h, ids.numel()).view({ids.size(0), length, -1}) : h;
   }
+  bool has_partial_gradients() const override { return across != nullptr; }
   int64_t max_prompt() const override { return rotary.cos.size(0); }
 
+  std::shared_ptr<const nn::TensorAcross> across;
   nn::RotaryTable rotary;
   std::shared_ptr<nn::Embedding> embed_tokens;
   TransformerBlocks layers;
@@ -116,8 +126,10 @@ std::shared_ptr<HrmLm> make_modern_lm(const ModernLmOptions& options, at::Device
   } else {
     encoder = std::make_shared<Mamba2Encoder>(o, device);
   }
+  DecoderOptions of_levels = o.decoder;
+  of_levels.across = nullptr;  // the core stays whole
   const auto level = [&](int64_t length, int64_t layers) {
-    return std::make_shared<ModernLevel>(length, layers, o.decoder, device);
+    return std::make_shared<ModernLevel>(length, layers, of_levels, device);
   };
   return std::make_shared<HrmLm>(
       o.lm, std::move(encoder),

@@ -6,8 +6,22 @@
 #include "hrm/ops/dropout.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
+#include "ops/common/accumulate_type.h"
 
 namespace hrm::nn {
+namespace {
+
+// ops::dropout() of some columns of x, whose mask is that of all. Rounded once, as the op rounds.
+at::Tensor drop(const at::Tensor& x, const at::Tensor& step, double p, int64_t seed, const DropoutColumns& columns) {
+  if (columns.all == 0) return ops::dropout(x, step, p, seed);
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = columns.all;
+  const at::ScalarType wide = ops::accumulate_type(x);
+  const at::Tensor factors = ops::dropout(at::ones(sizes, x.options().dtype(wide)), step, p, seed);
+  return x.to(wide).mul(factors.narrow(-1, columns.first, x.size(-1))).to(x.scalar_type());
+}
+
+}  // namespace
 
 AdaptedProduct AdaptedProduct::of(const Linear& linear) {
   if (const LoraAdapter* adapter = linear.adapter()) return adapter->product(linear.frozen_weight());
@@ -16,7 +30,7 @@ AdaptedProduct AdaptedProduct::of(const Linear& linear) {
 
 // Returns u.
 at::Tensor AdaptedProduct::add_adapter(const at::Tensor& x, const at::Tensor& y) const {
-  const at::Tensor seen = p > 0 ? ops::dropout(x, step, p, seed) : x;
+  const at::Tensor seen = p > 0 ? drop(x, step, p, seed, columns) : x;
   at::Tensor u = matrix_of(ops::linear(seen, A, A));
   if (scale != 1) u.mul_(scale);
   ops::lora_add_(y.view({-1, y.size(-1)}), u, B, slices);
@@ -39,7 +53,7 @@ std::vector<at::Tensor> AdaptedProduct::saved(const at::Tensor& x, const at::Ten
 }
 
 void AdaptedProduct::keep(torch::autograd::AutogradContext* ctx, const std::string& name) const {
-  std::vector<int64_t> flat{seed};
+  std::vector<int64_t> flat{seed, columns.first, columns.all};
   for (const ops::LoraSlice& s : slices) flat.insert(flat.end(), {s.out, s.first, s.rows});
   const auto buffer = [&](const at::Tensor& master) {
     return is_adapted() ? ops::gradient_buffer(master) : at::Tensor();
@@ -68,19 +82,22 @@ AdaptedGradient AdaptedGradient::of(torch::autograd::AutogradContext* ctx, const
                       .slices = {},
                       .scale = factors[0],
                       .p = factors[1],
-                      .seed = flat[0]};
-  for (size_t i = 1; i < flat.size(); i += 3) out.slices.push_back({flat[i], flat[i + 1], flat[i + 2]});
+                      .seed = flat[0],
+                      .columns = {.first = flat[1], .all = flat[2]}};
+  for (size_t i = 3; i < flat.size(); i += 3) out.slices.push_back({flat[i], flat[i + 1], flat[i + 2]});
   return out;
 }
 
 at::Tensor AdaptedGradient::grad_u(const at::Tensor& grad) const {
   at::Tensor grad_u = ops::lora_gradients(matrix_of(grad), u, B, grad_B, slices, scale);
-  if (grad_A.defined()) ops::linear_accumulate_(grad_A, grad_u, matrix_of(p > 0 ? ops::dropout(x, step, p, seed) : x));
+  if (grad_A.defined()) ops::linear_accumulate_(grad_A, grad_u, matrix_of(p > 0 ? drop(x, step, p, seed, columns) : x));
   return grad_u;
 }
 
 void AdaptedGradient::add_grad_x(const at::Tensor& grad_x, const at::Tensor& grad_u) const {
-  if (p > 0) {
+  if (p > 0 && columns.all > 0) {
+    grad_x.add_(drop(ops::linear_grad_x(grad_u, A).view(grad_x.sizes()), step, p, seed, columns));
+  } else if (p > 0) {
     ops::dropout_add_(grad_x, ops::linear_grad_x(grad_u, A).view(grad_x.sizes()), step, p, seed);
   } else {
     ops::linear_grad_x_add_(grad_x, grad_u, A);

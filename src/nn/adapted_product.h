@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hrm/nn/frozen_weight.h"
+#include "hrm/nn/lora.h"
 #include "hrm/ops/fp8_rows_block.h"
 #include "hrm/ops/lora.h"
 
@@ -33,6 +34,7 @@ struct AdaptedProduct {
   double scale = 1, p = 0;  // p: dropout probability, 0 if dropout is off
   int64_t seed = 0;
   at::Tensor step = {};
+  DropoutColumns columns = {};  // for masks that all parts of a layer share
 
   // The product of this layer as Linear::forward computes it now, without a bias. No DoRA.
   static AdaptedProduct of(const Linear& linear);
@@ -66,6 +68,7 @@ struct AdaptedGradient {
   std::vector<ops::LoraSlice> slices;
   double scale = 1, p = 0;
   int64_t seed = 0;
+  DropoutColumns columns = {};
 
   // saved: the kSaved tensors.
   static AdaptedGradient of(torch::autograd::AutogradContext* ctx, const std::string& name,

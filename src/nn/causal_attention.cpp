@@ -86,6 +86,13 @@ CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device,
   };
   qkv_proj_ = linear("qkv_proj", sizes.width, rows, sizes.bias);
   o_proj_ = linear("o_proj", sizes.heads * sizes.head_dim, sizes.width, /*bias=*/false);
+  if (!sizes.cut.whole()) {
+    require(!wide(), ExitCode::unexpected, "norms over all heads of q and k need all heads, so they cannot be cut");
+    const int64_t q = sizes.cut.parts * sizes.heads * sizes.head_dim;
+    const int64_t kv = sizes.cut.parts * sizes.kv_heads * sizes.head_dim;
+    qkv_proj_->set_cut({.by = CutBy::heads, .cut = sizes.cut, .pieces = {q, kv, kv}});
+    o_proj_->set_cut({.by = CutBy::columns, .cut = sizes.cut, .pieces = {q}});
+  }
   if (!sizes.qk_norm && !wide()) return;
   const int64_t q_width = wide() ? sizes.heads * sizes.head_dim : sizes.head_dim;
   const int64_t k_width = wide() ? sizes.kv_heads * sizes.head_dim : sizes.head_dim;
@@ -123,6 +130,11 @@ StepRows CausalAttention::step_add(const RmsNorm& norm, const StepRows& rows, co
   const at::Tensor qkv = step_linear(*qkv_proj_, norm, rows);
   const at::Tensor mixed = step_mix(wide() ? normed_widely(qkv) : qkv, pass, cache);
   return step_product(*o_proj_, mixed, rows.x, next);
+}
+
+at::Tensor CausalAttention::step_sums(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
+                                      const LayerCache& cache) const {
+  return step_sums_of(*o_proj_, step_mix(step_linear(*qkv_proj_, norm, rows), pass, cache));
 }
 
 ops::QkvHeadOptions CausalAttention::head_options(const AttentionPass& pass) const {
@@ -228,6 +240,11 @@ CrossAttention::CrossAttention(const AttentionSizes& sizes, at::Device device) :
   q_proj_ = register_module("q_proj", std::make_shared<Linear>(sizes.width, q_rows, device));
   kv_proj_ = register_module("kv_proj", std::make_shared<Linear>(sizes.width, 2 * kv_rows, device));
   o_proj_ = register_module("o_proj", std::make_shared<Linear>(q_rows, sizes.width, device));
+  if (sizes.cut.whole()) return;
+  const int64_t q = sizes.cut.parts * q_rows, kv = sizes.cut.parts * kv_rows;
+  q_proj_->set_cut({.by = CutBy::rows, .cut = sizes.cut, .pieces = {q}});
+  kv_proj_->set_cut({.by = CutBy::heads, .cut = sizes.cut, .pieces = {kv, kv}});
+  o_proj_->set_cut({.by = CutBy::columns, .cut = sizes.cut, .pieces = {q}});
 }
 
 LayerCache CrossAttention::project(const at::Tensor& memory) const {
@@ -236,11 +253,19 @@ LayerCache CrossAttention::project(const at::Tensor& memory) const {
           split_heads(parts[1], sizes_.head_dim).transpose(1, 2)};
 }
 
-at::Tensor CrossAttention::forward_add(const at::Tensor& x, const at::Tensor& residual,
-                                       const LayerCache& memory) const {
+at::Tensor CrossAttention::mix(const at::Tensor& x, const LayerCache& memory) const {
   const at::Tensor q = split_heads(q_proj_->forward(x), sizes_.head_dim).transpose(1, 2);
   const at::Tensor mixed = grouped_attention(q, memory.keys, memory.values, {}, /*causal=*/false);
-  return o_proj_->forward_add(mixed.transpose(1, 2).flatten(-2), residual, /*x_is_kept=*/true);
+  return mixed.transpose(1, 2).flatten(-2);
+}
+
+at::Tensor CrossAttention::forward(const at::Tensor& x, const LayerCache& memory) const {
+  return o_proj_->forward(mix(x, memory), /*x_is_kept=*/true);
+}
+
+at::Tensor CrossAttention::forward_add(const at::Tensor& x, const at::Tensor& residual,
+                                       const LayerCache& memory) const {
+  return o_proj_->forward_add(mix(x, memory), residual, /*x_is_kept=*/true);
 }
 
 }  // namespace hrm::nn

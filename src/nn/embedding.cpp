@@ -7,11 +7,25 @@
 
 namespace hrm::nn {
 
-Embedding::Embedding(int64_t entries, int64_t width, at::Device device, const std::string& name) {
-  embedding_weight_ = register_parameter(name, at::empty({entries, width}, at::device(device)));
+Embedding::Embedding(int64_t entries, int64_t width, at::Device device, const std::string& name, const Cut& cut)
+    : cut_{.by = CutBy::vocabulary, .cut = cut, .pieces = {entries}} {
+  embedding_weight_ = register_parameter(name, at::empty({cut.range(entries).count, width}, at::device(device)));
+}
+
+std::vector<std::pair<at::Tensor, ParameterCut>> Embedding::cut_parameters() const {
+  if (cut_.whole()) return {};
+  return {{embedding_weight_, cut_}};
 }
 
 at::Tensor Embedding::forward(const at::Tensor& ids, at::ScalarType dtype) const {
+  if (cut_.whole()) return look_up(ids, dtype);
+  const auto [first, rows] = cut_.cut.range(cut_.pieces.front());
+  const at::Tensor own = ids - first, others = own.lt(0).logical_or_(own.ge(rows));
+  // The rows of others are looked up as row 0, whose gradient they leave alone: it is multiplied by 0.
+  return look_up(own.masked_fill(others, 0), dtype) * others.logical_not().unsqueeze(-1);
+}
+
+at::Tensor Embedding::look_up(const at::Tensor& ids, at::ScalarType dtype) const {
   // Frozen weights may already be in the compute dtype.
   if (embedding_weight_.scalar_type() != at::kFloat && !embedding_weight_.requires_grad()) {
     return at::embedding(embedding_weight_, ids).to(dtype);

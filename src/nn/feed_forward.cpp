@@ -67,6 +67,10 @@ StepRows FeedForward::step_add(const RmsNorm& norm, const StepRows& rows, const 
   return {forward_add(norm.forward(rows.x), rows.x)};
 }
 
+at::Tensor FeedForward::step_sums(const RmsNorm& norm, const StepRows& rows) {
+  return forward(norm.forward(rows.x));
+}
+
 GeluFeedForward::GeluFeedForward(int64_t width, int64_t inner, at::Device device) {
   up_ = register_module("up", std::make_shared<Linear>(width, inner, device));
   down_ = register_module("down", std::make_shared<Linear>(inner, width, device));
@@ -84,6 +88,10 @@ SwigluFeedForward::SwigluFeedForward(int64_t width, int64_t inner, at::Device de
   };
   gate_up_proj_ = linear("gate_up_proj", width, 2 * inner);
   down_proj_ = linear("down_proj", inner, width);
+  if (form.cut.whole()) return;
+  const int64_t all = form.cut.parts * inner;
+  gate_up_proj_->set_cut({.by = CutBy::gate_up, .cut = form.cut, .pieces = {all, all}});
+  down_proj_->set_cut({.by = CutBy::columns, .cut = form.cut, .pieces = {all}});
 }
 
 bool SwigluFeedForward::needs_forward() const {
@@ -127,6 +135,11 @@ at::Tensor SwigluFeedForward::normed_add(const RmsNorm& norm, const at::Tensor& 
 StepRows SwigluFeedForward::step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) {
   const at::Tensor y = step_linear(*gate_up_proj_, norm, rows, /*gated=*/!form_.gelu);
   return step_product(*down_proj_, form_.gelu ? gated(y) : y, rows.x, next);
+}
+
+at::Tensor SwigluFeedForward::step_sums(const RmsNorm& norm, const StepRows& rows) {
+  const at::Tensor y = step_linear(*gate_up_proj_, norm, rows, /*gated=*/!form_.gelu);
+  return step_sums_of(*down_proj_, form_.gelu ? gated(y) : y);
 }
 
 std::vector<AdaptableLinear> SwigluFeedForward::adaptable_linears() {

@@ -14,15 +14,16 @@ namespace {
 
 constexpr double kCut = 2.0;
 
-// Draws from CounterRng(seed, Stream::init, index), in blocks so that threads can share the work.
-at::Tensor uniform_draws(int64_t count, uint64_t seed, uint64_t index) {
+// The draws `first`, a multiple of 4, to first + count of CounterRng(seed, Stream::init, index), in blocks so that
+// threads can share the work.
+at::Tensor uniform_draws(int64_t count, uint64_t seed, uint64_t index, int64_t first = 0) {
   const at::Tensor u = at::empty({count}, at::kFloat);
   float* out = u.mutable_data_ptr<float>();
   const double bound = std::erf(kCut / std::numbers::sqrt2);
   const std::array<uint32_t, 2> key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
   at::parallel_for(0, (count + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const auto words = philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(Stream::init),
+      const auto words = philox4x32({static_cast<uint32_t>(first / 4 + block), static_cast<uint32_t>(Stream::init),
                                      static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)},
                                     key);
       for (int64_t i = block * 4; i < std::min(count, block * 4 + 4); ++i) {
@@ -32,6 +33,34 @@ at::Tensor uniform_draws(int64_t count, uint64_t seed, uint64_t index) {
     }
   });
   return u;
+}
+
+// A part of a matrix, some rows of the whole at a time.
+void draw_part(const at::Tensor& parameter, uint64_t seed, uint64_t index, const ParameterCut& cut) {
+  const std::vector<int64_t> sizes = cut.whole_sizes(parameter.sizes());
+  const int64_t columns = sizes[1];
+  const double std = 1.0 / std::sqrt(static_cast<double>(columns));
+  const auto rows_of_whole = [&](int64_t first, int64_t count) {
+    const int64_t begin = first * columns, before = begin % 4;
+    const at::Tensor u = uniform_draws(before + count * columns, seed, index, begin - before);
+    return trunc_normal_from_uniform(u.narrow(0, before, count * columns), std).view({count, columns});
+  };
+  constexpr int64_t kRows = 1024;
+  const auto each = [&](int64_t count, const auto& visit) {
+    for (int64_t first = 0; first < count; first += kRows) visit(first, std::min(kRows, count - first));
+  };
+  for (const ParameterCut::Box& box : cut.boxes()) {
+    if (cut.dimension() == 0) {
+      each(box.size, [&](int64_t first, int64_t count) {
+        parameter.narrow(0, box.here + first, count).copy_(rows_of_whole(box.there + first, count));
+      });
+    } else {
+      each(sizes[0], [&](int64_t first, int64_t count) {
+        const at::Tensor rows = rows_of_whole(first, count).narrow(1, box.there, box.size);
+        parameter.narrow(0, first, count).narrow(1, box.here, box.size).copy_(rows);
+      });
+    }
+  }
 }
 
 }  // namespace
@@ -53,12 +82,14 @@ void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_vie
   tensor.copy_(trunc_normal_from_uniform(u, std).view(tensor.sizes()));
 }
 
-void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name) {
+void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name, const ParameterCut& cut) {
   const at::NoGradGuard no_grad;
   if (parameter.dim() >= 2 && parameter.scalar_type() != at::kFloat) {
     const at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
-    init_parameter(values, seed, name);
+    init_parameter(values, seed, name, cut);
     parameter.copy_(values);
+  } else if (parameter.dim() == 2 && !cut.whole()) {
+    draw_part(parameter, seed, hash_name(name), cut);
   } else if (parameter.dim() >= 2) {
     trunc_normal_(parameter, 1.0 / std::sqrt(static_cast<double>(parameter.size(-1))), seed, name);
   } else {
@@ -68,8 +99,9 @@ void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name) 
 
 void init_parameters(torch::nn::Module& module, uint64_t seed) {
   const at::NoGradGuard no_grad;
+  const ParameterCuts cuts(module);
   for (const auto& item : module.named_parameters()) {
-    if (!item.value().is_meta()) init_parameter(item.value(), seed, item.key());
+    if (!item.value().is_meta()) init_parameter(item.value(), seed, item.key(), cuts.of(item.value()));
   }
   if (auto* own = dynamic_cast<HasOwnInit*>(&module)) own->init_own(seed, "");
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {

@@ -50,6 +50,19 @@ Linear::Linear(int64_t in, int64_t out, at::Device device, bool bias, WeightForm
   compute_weight_ = weight_;
 }
 
+void Linear::set_cut(const ParameterCut& cut) {
+  require(cut.by != CutBy::columns || !bias_.defined(), ExitCode::unexpected,
+          "a layer that is cut by its inputs gives partial sums, to which no bias may be added");
+  cut_ = cut;
+}
+
+std::vector<std::pair<at::Tensor, ParameterCut>> Linear::cut_parameters() const {
+  if (cut_.whole()) return {};
+  std::vector<std::pair<at::Tensor, ParameterCut>> cuts{{weight_, cut_}};
+  if (bias_.defined()) cuts.emplace_back(bias_, cut_);
+  return cuts;
+}
+
 void Linear::hold_frozen(at::ScalarType dtype) {
   weight_.set_requires_grad(false);
   weight_.set_data(at::empty(weight_.sizes(), weight_.options().dtype(dtype)));

@@ -102,13 +102,13 @@ void check_experts(const AdaptableLinear& layer, const std::vector<bool>& wanted
           "experts out of lora.targets");
 }
 
-// Uniform in +-bound; a function of (seed, name) only.
-void uniform_(const at::Tensor& tensor, double bound, uint64_t seed, const std::string& name) {
-  const at::Tensor values = at::empty(tensor.sizes(), at::kFloat);
+// Uniform in +-bound; a function of (seed, name) only. A part gets the values that it has in the whole.
+void uniform_(const at::Tensor& tensor, double bound, uint64_t seed, const std::string& name, const ParameterCut& cut) {
+  const at::Tensor values = at::empty(cut.whole_sizes(tensor.sizes()), at::kFloat);
   CounterRng rng(seed, Stream::init, hash_name(name));
   float* to = values.mutable_data_ptr<float>();
   for (int64_t i = 0; i < values.numel(); ++i) to[i] = static_cast<float>(bound * (2.0 * rng.uniform() - 1.0));
-  tensor.copy_(values);
+  tensor.copy_(cut.whole() ? values : cut.part_of(values));
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ double lora_scale(const LoraOptions& o) {
 }
 
 LoraAdapter::LoraAdapter(int64_t in, const std::vector<LoraPart>& parts, const std::vector<bool>& wanted,
-                         std::shared_ptr<LoraShared> shared, at::Device device)
+                         std::shared_ptr<LoraShared> shared, at::Device device, const ParameterCut& cut)
     : shared_(std::move(shared)) {
   int64_t rows = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -135,9 +135,26 @@ LoraAdapter::LoraAdapter(int64_t in, const std::vector<LoraPart>& parts, const s
   lora_A_ =
       register_module("lora_A", std::make_shared<Linear>(in, rank * static_cast<int64_t>(targets_.size()), device));
   lora_B_ = register_module("lora_B", std::make_shared<Linear>(rank, rows, device));
+  if (cut.by == CutBy::columns) {
+    lora_A_->set_cut(cut);
+  } else if (!cut.whole()) {
+    ParameterCut of_targets = cut;
+    // Adapters see the pieces of a layer each, or the layer as one.
+    if (parts.size() > 1) {
+      of_targets.pieces.clear();
+      for (const LoraPart& target : targets_) of_targets.pieces.push_back(cut.cut.parts * target.rows);
+    }
+    lora_B_->set_cut(of_targets);
+  }
   if (shared_->options.dora) {
     magnitude_ = register_parameter("lora_magnitude_vector", at::ones({rows}, at::device(device)));
   }
+}
+
+DropoutColumns LoraAdapter::columns() const {
+  const ParameterCut& cut = lora_A_->cut();
+  if (cut.whole()) return {};
+  return {.first = cut.boxes().front().there, .all = cut.pieces.front()};
 }
 
 AdaptedProduct LoraAdapter::product(const FrozenWeight& weight, bool drops) const {
@@ -151,7 +168,8 @@ AdaptedProduct LoraAdapter::product(const FrozenWeight& weight, bool drops) cons
           .scale = lora_scale(o),
           .p = drops && at::GradMode::is_enabled() && shared_->drops ? o.dropout : 0,
           .seed = seed_,
-          .step = shared_->step};
+          .step = shared_->step,
+          .columns = columns()};
 }
 
 at::Tensor LoraAdapter::forward(const at::Tensor& x, const FrozenWeight& weight,
@@ -251,7 +269,9 @@ std::vector<LoraAdapter::Pair> LoraAdapter::pairs() const {
 
 void LoraAdapter::init_own(uint64_t seed, const std::string& name) {
   const at::Tensor &A = lora_A_->weight(), &B = lora_B_->weight();
-  uniform_(A, 1 / std::sqrt(static_cast<double>(A.size(1))), seed, name + ".lora_A.weight");
+  const ParameterCut& cut = lora_A_->cut();
+  const auto in = static_cast<double>(cut.whole_sizes(A.sizes())[1]);
+  uniform_(A, 1 / std::sqrt(in), seed, name + ".lora_A.weight", cut);
   B.detach().zero_();
   if (magnitude_.defined()) magnitude_.detach().fill_(1);  // until begin_dora()
 }
@@ -309,8 +329,12 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
       }
       if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) continue;
       check_experts(layer, wanted, options, code, where);
+      const ParameterCut& cut = layer.linear->cut();
+      require(cut.whole() || !options.dora, code, where,
+              "DoRA norms whole rows of weights, of which parallel.tensor gives each rank a part; set lora.dora to "
+              "false, or parallel.tensor to 1");
       const auto adapter =
-          std::make_shared<LoraAdapter>(layer.linear->weight().size(1), layer.parts, wanted, shared_, device);
+          std::make_shared<LoraAdapter>(layer.linear->weight().size(1), layer.parts, wanted, shared_, device, cut);
       adapter->set_seed(options.seed + static_cast<int64_t>(hash_name(cat(item.key(), ".", layers_.size())) >> 1));
       layer.linear->attach(adapter);
       layers_.push_back({path, weight, layer.linear, adapter});

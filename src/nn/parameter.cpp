@@ -91,6 +91,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   std::unordered_map<const void*, at::Tensor> stale;
   find_stale(module, stale);
 
+  const ParameterCuts cuts(module);
   int64_t flat_size = 0;
   std::unordered_map<const void*, size_t> seen;
   std::vector<at::Tensor> frozen;
@@ -114,7 +115,12 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
       if (tied.group != group) tied.group = GradientReady::kNoGroup;
       continue;
     }
-    parameters_.push_back({item.key(), master, master, group});
+    parameters_.push_back({.name = item.key(),
+                           .master = master,
+                           .compute = master,
+                           .group = group,
+                           .cut = cuts.of(master),
+                           .sum_over_parts = cuts.sums_over_parts(master)});
     count_ += master.numel();
     flat_size += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
   }

@@ -59,4 +59,9 @@ StepRows step_product(const Linear& linear, const at::Tensor& x, const at::Tenso
   return {std::move(y), std::move(ahead)};
 }
 
+at::Tensor step_sums_of(const Linear& linear, const at::Tensor& x) {
+  if (!has_step_kernel(linear)) return linear.forward(x);
+  return ops::decode_linear(x, step_weight(linear), {.adapter = step_adapter(linear, x)});
+}
+
 }  // namespace hrm::nn

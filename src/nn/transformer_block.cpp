@@ -19,6 +19,7 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::
   };
   require(!options.norms_behind || !options.cross, ExitCode::unexpected,
           "a block with cross-attention has its norms in front; set norms_behind to false");
+  require(!options.across || !options.norms_behind, ExitCode::unexpected, "a block that is cut has its norms in front");
   input_norm_ = norm(options.norms_behind ? "post_attention_layernorm" : "input_layernorm");
   self_attn_ =
       register_module("self_attn", std::make_shared<CausalAttention>(options.attention, device, options.weights));
@@ -34,6 +35,7 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::
 
 at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
                                      LayerCache* cache) {
+  if (options_.across) return compute_part(x, pass, memory, cache);
   if (options_.norms_behind) return add_normed(x, self_attn_->forward(x, pass, cache));
   at::Tensor h = self_attn_->normed_add(*input_norm_, x, pass, cache);
   if (cross_attn_) {
@@ -41,6 +43,33 @@ at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& p
     h = cross_attn_->forward_add(second.y, second.x, *memory);
   }
   return mlp_->normed_add(*mlp_norm_, h.reshape({-1, h.size(-1)})).view(h.sizes());
+}
+
+at::Tensor TransformerBlock::compute_part(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
+                                          LayerCache* cache) {
+  const TensorAcross& across = *options_.across;
+  const int64_t tokens = pass.rows * pass.positions;
+  const auto enter = [&](const at::Tensor& y) { return across.enter(y, tokens).view({pass.rows, pass.positions, -1}); };
+  const auto add_normed = [&](const ops::NormedStream& before, const at::Tensor& sums, const RmsNorm& norm) {
+    return ops::add_rms_norm(before.x, across.leave(sums.view({tokens, -1})), norm.scale(), norm.eps());
+  };
+  const ops::NormedStream first = input_norm_->forward_stream(x);
+  const at::Tensor attended = self_attn_->forward(enter(first.y), pass, cache);
+  ops::NormedStream second = add_normed(first, attended, cross_attn_ ? *cross_norm_ : *mlp_norm_);
+  if (cross_attn_) second = add_normed(second, cross_attn_->forward(enter(second.y), *memory), *mlp_norm_);
+  return ops::add_pieces(second.x, across.leave(mlp_->forward(across.enter(second.y, tokens))));
+}
+
+// All parts have all rows: the few of a step are sent once, not gathered first.
+StepRows TransformerBlock::step_part(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory,
+                                     const LayerCache& cache) {
+  const std::vector<int64_t> sizes = rows.x.sizes().vec();
+  const auto add = [&](const at::Tensor& x, const at::Tensor& sums) {
+    return ops::add_pieces(x, {options_.across->gather(sums.reshape({-1, sums.size(-1)}))});
+  };
+  at::Tensor h = add(rows.x.flatten(0, -2), self_attn_->step_sums(*input_norm_, rows, pass, cache));
+  if (cross_attn_) h = add(h, cross_attn_->forward(cross_norm_->forward(h.view(sizes)), *memory));
+  return {add(h, mlp_->step_sums(*mlp_norm_, {h})).view(sizes)};
 }
 
 at::Tensor TransformerBlock::add_normed(const at::Tensor& x, const at::Tensor& attended) const {
@@ -52,6 +81,7 @@ at::Tensor TransformerBlock::add_normed(const at::Tensor& x, const at::Tensor& a
 StepRows TransformerBlock::step(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory,
                                 const LayerCache& cache, const TransformerBlock* next) {
   const at::NoGradGuard no_grad;
+  if (options_.across) return step_part(rows, pass, memory, cache);
   if (options_.norms_behind) return {add_normed(rows.x, self_attn_->step(rows.x, pass, cache))};
   const auto shaped = [](const StepRows& from, at::IntArrayRef sizes) {
     const bool ahead = from.ahead.scaled.defined();
@@ -114,7 +144,8 @@ at::Tensor TransformerBlock::forward(const at::Tensor& x, const AttentionPass& p
 }
 
 LayerCache TransformerBlock::project_memory(const at::Tensor& memory) const {
-  return cross_attn_->project(mark_use(memory));
+  const at::Tensor marked = mark_use(memory);
+  return cross_attn_->project(options_.across ? options_.across->share(marked) : marked);
 }
 
 at::Tensor TransformerBlock::mark_use(const at::Tensor& input) const {
@@ -124,7 +155,7 @@ at::Tensor TransformerBlock::mark_use(const at::Tensor& input) const {
 std::optional<TransformerBlock::PlainParts> TransformerBlock::plain_parts() const {
   const auto* swiglu = dynamic_cast<const SwigluFeedForward*>(mlp_.get());
   const AttentionSizes& sizes = options_.attention;
-  const bool plain = !options_.norms_behind && !options_.centred_norms && !sizes.wide_qk_norm;
+  const bool plain = !options_.across && !options_.norms_behind && !options_.centred_norms && !sizes.wide_qk_norm;
   if (!plain || swiglu == nullptr || swiglu->gelu() || cross_attn_ || sizes.kv_heads != sizes.heads ||
       sizes.heads * sizes.head_dim != sizes.width || sizes.eps != options_.eps) {
     return std::nullopt;

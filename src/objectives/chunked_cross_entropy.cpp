@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "hrm/ops/linear.h"
-#include "hrm/ops/softmax_loss.h"
 #include "objectives/chunked_logits.h"
 #include "ops/common/accumulate_type.h"
 #include "ops/common/optional_tensor.h"
@@ -23,7 +22,8 @@ using torch::autograd::variable_list;
 struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntropyFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& /*master*/,
                                const at::Tensor& weight, const std::optional<at::Tensor>& grad_master,
-                               const at::Tensor& labels, const at::Tensor& weights, int64_t chunk, double temperature) {
+                               const at::Tensor& labels, const at::Tensor& weights, int64_t chunk, double temperature,
+                               const nn::LmHead* head) {
     const at::ScalarType wide = ops::accumulate_type(hidden);
     const at::Tensor per_token = at::empty({hidden.size(0)}, hidden.options().dtype(wide));
     const at::Tensor largest = largest_weight(weights);
@@ -33,7 +33,7 @@ struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntro
     ChunkedLogits(hidden, weight, chunk, temperature).each([&](int64_t first, const at::Tensor& logits) {
       const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, logits.size(0)); };
       part(per_token).copy_(
-          ops::softmax_loss_(logits, part(labels), gradients.wanted() ? std::optional(part(relative)) : std::nullopt));
+          head_loss_(*head, logits, part(labels), gradients.wanted() ? std::optional(part(relative)) : std::nullopt));
       if (gradients.wanted()) gradients.add(first, logits);  // `logits` now holds their gradients
     });
     ctx->saved_data["grad_hidden"] = gradients.of_hidden();
@@ -48,7 +48,7 @@ struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntro
     TORCH_CHECK(!at::GradMode::is_enabled(), "chunked_cross_entropy has no second derivative");
     const auto kept = [&](const char* name) { return ctx->saved_data[name].toTensor(); };
     const at::Tensor scale = grads[0] * kept("largest");
-    variable_list out(8);
+    variable_list out(9);
     if (const at::Tensor grad = kept("grad_hidden"); grad.defined()) {
       out[0] = (grad * scale).to(grad.scalar_type());
     }
@@ -67,7 +67,7 @@ ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::Lm
               labels.sizes(), " and ", weights.sizes());
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
   const variable_list out = ChunkedCrossEntropyFunction::apply(
-      hidden, head.weight(), weight.detach(), ops::optional_tensor(buffer), labels, weights, chunk, temperature);
+      hidden, head.weight(), weight.detach(), ops::optional_tensor(buffer), labels, weights, chunk, temperature, &head);
   return {out[0], out[1]};
 }
 

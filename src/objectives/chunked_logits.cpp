@@ -2,6 +2,7 @@
 
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_weight_gradient.h"
+#include "hrm/ops/softmax_loss.h"
 #include "ops/common/accumulate_type.h"
 
 namespace hrm::objectives {
@@ -10,7 +11,33 @@ namespace {
 // Pads rows of logits to a multiple of 128 bytes, so that GEMMs use aligned vector loads for any vocabulary size.
 constexpr int64_t kPitch = 64;
 
+// Rows whose float32 probabilities exist at once: 155 MB for a vocabulary of 152,000.
+constexpr int64_t kEntropyRows = 256;
+
+at::Tensor entropy_of(const at::Tensor& logits, at::ScalarType type) {
+  const at::Tensor entropy = at::empty({logits.size(0)}, logits.options().dtype(type));
+  for (int64_t first = 0; first < logits.size(0); first += kEntropyRows) {
+    const int64_t count = std::min(kEntropyRows, logits.size(0) - first);
+    at::Tensor log_p = at::log_softmax(logits.narrow(0, first, count), -1, type);
+    entropy.narrow(0, first, count).copy_(log_p.mul_(log_p.exp()).sum(-1).neg_());
+  }
+  return entropy;
+}
+
 }  // namespace
+
+at::Tensor head_loss_(const nn::LmHead& head, const at::Tensor& logits, const at::Tensor& labels,
+                      const std::optional<at::Tensor>& weights, at::Tensor* entropy) {
+  const nn::TensorAcross* const across = head.across();
+  if (across == nullptr) {
+    if (entropy != nullptr) *entropy = entropy_of(logits, ops::accumulate_type(logits));
+    return ops::softmax_loss_(logits, labels, weights);
+  }
+  const at::Tensor facts =
+      across->gather(ops::softmax_loss_facts(logits, labels, head.first(), /*with_mean=*/entropy != nullptr));
+  if (entropy != nullptr) *entropy = ops::softmax_entropy(facts);
+  return ops::softmax_loss_part_(logits, labels, head.first(), facts, weights);
+}
 
 void check_head_input(const char* name, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& ids,
                       int64_t chunk, double temperature) {

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+
+#include "hrm/nn/lm_head.h"
 
 namespace hrm::objectives {
 
@@ -34,6 +37,11 @@ class ChunkedLogits {
   int64_t chunk_;
   double temperature_;
 };
+
+// ops::softmax_loss_() of a chunk. Of a head that is cut, each part calls it with the logits of its vocabulary; the
+// parts exchange 12 bytes a row. `entropy`: if not null, set to the entropy (count) of each row, then 16 bytes.
+at::Tensor head_loss_(const nn::LmHead& head, const at::Tensor& logits, const at::Tensor& labels,
+                      const std::optional<at::Tensor>& weights, at::Tensor* entropy = nullptr);
 
 // Gradients of hidden and of the head's weight, computed chunk by chunk from the gradient of hidden weight^T.
 class HeadGradients {

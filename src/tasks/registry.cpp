@@ -63,8 +63,12 @@ void check_settings(const config::LoadedConfig& loaded) {
 }
 
 std::unique_ptr<Task> make_task(const config::Config& config, const Runtime& runtime,
-                                std::shared_ptr<parallel::Comm> comm) {
-  return task_spec(config).make(config, runtime, std::move(comm));
+                                std::shared_ptr<parallel::Comm> comm, std::shared_ptr<parallel::Comm> tensor) {
+  const TaskSpec& spec = task_spec(config);
+  if (!tensor || tensor->alone()) return spec.make(config, runtime, std::move(comm));
+  require(spec.make_cut != nullptr, ExitCode::usage, "parallel.tensor = ", tensor->ranks(),
+          " cuts models of text; the model of task ", config.task, " stays whole; set parallel.tensor to 1");
+  return spec.make_cut(config, runtime, std::move(comm), std::move(tensor));
 }
 
 bool has_adapter(const config::Config& config) {

@@ -20,6 +20,7 @@
 #include "hrm/ops/start.h"
 #include "hrm/runtime/describe_exception.h"
 #include "hrm/runtime/memory_history.h"
+#include "hrm/tasks/registry.h"
 #if HRM_WITH_CUDA
 #include <cuda_runtime_api.h>
 
@@ -153,6 +154,17 @@ Runtime start_device(Ranks& ranks, const config::Config& config) {
   }
 #endif
   return runtime;
+}
+
+std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config) {
+  const parallel::MeshShape shape{.tensor = static_cast<int>(config.parallel.tensor)};
+  return std::make_shared<parallel::Mesh>(ranks.comm, shape);
+}
+
+std::unique_ptr<tasks::Task> make_task(const config::Config& config, const Runtime& runtime,
+                                       const parallel::Mesh& mesh) {
+  return tasks::make_task(config, runtime, mesh.shared_axis(parallel::Axis::data),
+                          mesh.shared_axis(parallel::Axis::tensor));
 }
 
 void check_same_program(parallel::Comm& comm, const std::string& config_json) {

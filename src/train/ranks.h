@@ -8,9 +8,11 @@
 #include "hrm/config/config.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/parallel/launch.h"
+#include "hrm/parallel/mesh.h"
 #include "hrm/parallel/rendezvous.h"
 #include "hrm/parallel/watchdog.h"
 #include "hrm/runtime/device.h"
+#include "hrm/tasks/task.h"
 
 namespace hrm::train {
 
@@ -39,6 +41,14 @@ parallel::JobName job_of_run(const char* command, const config::RunConfig& run);
 // Starts the runtime and the kernels and, on GPUs, NCCL between them: ranks.comm is another one after that. A
 // collective operation. Throws Error (environment) when not all ranks have the same kind of device.
 Runtime start_device(Ranks& ranks, const config::Config& config);
+
+// The axes that the configuration divides the ranks into. A collective operation, after start_device(). Throws
+// Error(usage) if the ranks do not divide.
+std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config);
+
+// tasks::make_task() for a rank of the mesh.
+std::unique_ptr<tasks::Task> make_task(const config::Config& config, const Runtime& runtime,
+                                       const parallel::Mesh& mesh);
 
 // A rank with another configuration or program would train something else, or hang in an operation that the others do
 // not know. Throws Error (usage) naming it.

@@ -60,7 +60,13 @@ void log_products() {
 }  // namespace
 
 Trainer::~Trainer() {
-  comm_->set_clock(nullptr);
+  set_clock(nullptr);
+}
+
+void Trainer::set_clock(parallel::StepClock* clock) {
+  for (parallel::Comm* comm : {comm_.get(), &mesh_->axis(parallel::Axis::data), &mesh_->axis(parallel::Axis::tensor)}) {
+    comm->set_clock(clock);
+  }
 }
 
 int64_t summed_values(int64_t ranks, int64_t task_sums) {
@@ -68,13 +74,15 @@ int64_t summed_values(int64_t ranks, int64_t task_sums) {
 }
 
 Trainer::Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
-                 std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm)
+                 std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm,
+                 std::shared_ptr<const parallel::Mesh> mesh)
     : config_(config),
       config_json_(std::move(config_json)),
       runtime_(runtime),
       task_(task),
       run_dir_(std::move(run_dir)),
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
+      mesh_(mesh ? std::move(mesh) : std::make_shared<parallel::Mesh>(comm_, parallel::MeshShape{})),
       log_(comm_->main() ? run_dir_ : std::filesystem::path()),
       slow_ranks_(comm_->ranks()),
       captured_({.name = "training step",
@@ -82,14 +90,15 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
                  .enabled = config.runtime.cuda_graphs,
                  .warmup = config.runtime.graph_warmup_steps,
                  .refusal = task.why_not_captured()}) {
-  accumulation_ = split_batch(config.train, comm_->ranks()).accumulation;
+  parallel::Comm &data = mesh_->axis(parallel::Axis::data), &tensor = mesh_->axis(parallel::Axis::tensor);
+  accumulation_ = split_batch(config.train, data.ranks()).accumulation;
   total_steps_ = tasks::planned_steps(config.train, task);
   nn::ParameterSet& parameters = task.parameters();
-  reducer_ =
-      std::make_unique<parallel::GradientReducer>(parameters, *comm_, parallel::reducer_options(config.parallel));
+  reducer_ = std::make_unique<parallel::GradientReducer>(parameters, data, parallel::reducer_options(config.parallel));
+  if (!tensor.alone()) cut_gradients_ = std::make_unique<parallel::TensorGradients>(parameters, tensor);
   optim::ParameterGroup group;
   if (reducer_->layout() != nullptr) {
-    shards_ = std::make_unique<parallel::ParameterShards>(parameters, *comm_, *reducer_, config.optim.ema,
+    shards_ = std::make_unique<parallel::ParameterShards>(parameters, data, *reducer_, config.optim.ema,
                                                           optim::moment_names(config.optim.name));
     group = shards_->group(config.optim.weight_decay);
   } else {
@@ -114,7 +123,7 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   // Without kernels of ours for this GPU there is none to read its clock.
   if (!comm_->alone() && (runtime.device.is_cpu() || runtime.own_kernels)) {
     clock_ = std::make_unique<parallel::StepClock>(runtime.device);
-    comm_->set_clock(clock_.get());
+    set_clock(clock_.get());
   }
   if (config.profiling.phases && (runtime.device.is_cpu() || runtime.own_kernels)) {
     phases_ = std::make_unique<PhaseClock>(runtime.device);
@@ -318,6 +327,7 @@ void Trainer::device_step() {
   }
   parameters.settle_gradients();
   if (gradient_factor_.defined()) task_sums.mul_(gradient_factor_);
+  if (!mesh_->speaks()) task_sums.zero_();  // another rank has the same
   {
     // What follows sees the gradient of the global batch, the same bits on every rank.
     const PhaseRange range(Phase::all_reduce);
@@ -327,6 +337,7 @@ void Trainer::device_step() {
                                      parallel::Reduction::sum);
     }
     reducer_->finish();
+    if (cut_gradients_) cut_gradients_->sum();
     if (sums) sums->wait();  // behind gradients that were waited for
   }
 
@@ -341,8 +352,10 @@ void Trainer::device_step() {
     skip_.copy_(guard_->skip(loss));
     if (scaler_) skip_.copy_(at::maximum(skip_, scaler_->hopeless()));
     const optim::GradNormExtras extras{.loss_scale = scale, .skip = skip_, .report = extra.narrow(0, kNormRaw, 3)};
-    norm = shards_ ? shards_->global_norm(config_.optim.grad_clip, extras)
-                   : optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip, 2, extras);
+    const double most = config_.optim.grad_clip;
+    norm = shards_          ? shards_->global_norm(most, extras)
+           : cut_gradients_ ? cut_gradients_->global_norm(most, extras)
+                            : optim::global_norm(parameters.flat_grad(), most, 2, extras);
   }
   {
     const PhaseRange range(Phase::optimizer_step);

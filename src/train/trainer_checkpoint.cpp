@@ -101,7 +101,7 @@ checkpoint::CheckpointMeta Trainer::meta() {
 
 // A rank whose memory or arithmetic is at fault is found before it corrupts a checkpoint.
 void Trainer::check_replicas() {
-  parallel::check_replicas(*this, *comm_);
+  parallel::check_replicas(*this, mesh_->axis(parallel::Axis::data));
 }
 
 void Trainer::stop_diverged(int64_t step) {

@@ -70,6 +70,45 @@ TEST(HfImport, GivesBackWhatWasExported) {
   }
 }
 
+// Only says which part of the model a process holds.
+struct PartOnly : nn::TensorAcross {
+  explicit PartOnly(const nn::Cut& cut) : own(cut) {}
+  nn::Cut cut() const override { return own; }
+  at::Tensor enter(const at::Tensor&, int64_t) const override { return {}; }
+  ops::Pieces leave(const at::Tensor&) const override { return {}; }
+  at::Tensor enter_whole(const at::Tensor&, int64_t) const override { return {}; }
+  at::Tensor share(const at::Tensor&) const override { return {}; }
+  at::Tensor gather(const at::Tensor&) const override { return {}; }
+
+  nn::Cut own;
+};
+
+TEST(HfImport, PartsOfAModel) {
+  const test::TempDir dir;
+  int64_t cut_cases = 0;
+  for (const HfCase& c : hf_cases()) {
+    const DecoderForm& form = c.options.form;
+    if (form.wide_qk_norm || form.norms_behind || c.options.experts.count > 0) continue;
+    ++cut_cases;
+    const auto model = hf_decoder(c.options);
+    export_hf(c.options, decoder_weights(*model), {}, dir / c.name);
+    models::DecoderOptions o = decoder_options_of(read_hf_config(dir / c.name), 31);
+    for (int64_t part = 0; part < 2; ++part) {
+      o.across = std::make_shared<PartOnly>(nn::Cut{.part = part, .parts = 2});
+      const auto got = empty_decoder(o);
+      load_hf_weights(SafetensorsSet(dir / c.name), o, *got);
+      const nn::ParameterCuts cuts(*got);
+      const auto whole = model->named_parameters();
+      for (const auto& item : got->named_parameters()) {
+        const nn::ParameterCut cut = cuts.of(item.value());
+        EXPECT_NE(cut.whole(), item.key().find("norm") == std::string::npos) << item.key();
+        EXPECT_TRUE(at::equal(item.value(), cut.part_of(whole[item.key()]))) << c.name << " " << item.key();
+      }
+    }
+  }
+  EXPECT_GE(cut_cases, 4);
+}
+
 // The weights of a small model as transformers has them, and a folder to put them.
 class HfWeights : public testing::Test {
  protected:

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <ostream>
 #include <thread>
 #include <vector>
@@ -62,6 +63,11 @@ inline void on_threads(int ranks, const std::function<void(int rank)>& body) {
   for (const auto& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+// A pointer to a Comm that lives longer.
+inline std::shared_ptr<parallel::Comm> borrowed(parallel::Comm& comm) {
+  return {std::shared_ptr<parallel::Comm>(), &comm};
 }
 
 enum class Kind { threads, gloo };

@@ -61,6 +61,7 @@ inline config::LoadedConfig small_language_config(const std::filesystem::path& d
   // What is made in a test, not when a list of variants is.
   for (std::string& text : overrides) {
     if (text == "data.train={text}") text = "data.train=" + text_folder().string();
+    if (text == "data.train={sums}") text = "data.train=" + sums_folder().string();
   }
   config::LoadedConfig loaded = config::config_from_json_text(model, "small.json", overrides);
   config::validate(loaded);

@@ -238,6 +238,7 @@ struct ParallelConfig {
   int64_t bucket_mb = 8;
   ReduceDtype reduce = ReduceDtype::fp32;
   int64_t zero = 0;
+  int64_t tensor = 1;
   int64_t check_replicas_every = 0;
 
   template <class F>
@@ -259,6 +260,9 @@ struct ParallelConfig {
       "ZeRO stage: 0 = every rank holds the whole optimizer state; 1 = moments and EMA are split over ranks, and "
       "weights are gathered after the step; 2 = gradients of models whose blocks run once (HRM) are also freed when "
       "they are reduced, after every micro-batch");
+    f("tensor", &ParallelConfig::tensor, IntRange{1, 1024}, "ranks",
+      "ranks that hold one part of every layer each and read the same rows (tensor and sequence parallelism of "
+      "language models); must divide the ranks, heads, key and value heads, and inner width");
     f("check_replicas_every", &ParallelConfig::check_replicas_every, IntRange{0}, "steps",
       "compare weights and optimizer state of all ranks this often. They are always compared at the start and before "
       "each checkpoint; 0 = only then");

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "hrm/formats/hf_family.h"
+#include "hrm/nn/across.h"
+#include "hrm/nn/cut.h"
 #include "hrm/nn/embedding.h"
 #include "hrm/nn/init.h"
 #include "hrm/nn/lm_head.h"
@@ -37,8 +39,11 @@ struct DecoderOptions {
   bool recompute = false;                            // activation checkpointing of every block
   nn::WeightFormat weights = nn::WeightFormat::f32;  // of the blocks' linear layers; nf4 only with SwiGLU
   nn::FeedForwardFactory feed_forward = {};          // empty: SwiGLU in every layer
+  // If not null, this process holds the part across->cut() of the decoder; all sizes above are those of the whole.
+  std::shared_ptr<const nn::TensorAcross> across = nullptr;
 };
-// Replaces zeros by their defaults. Throws Error(usage) for contradictory values.
+// Replaces zeros by their defaults. Throws Error(usage) for contradictory values, and for a decoder that cannot be cut
+// into that many parts.
 DecoderOptions resolve(DecoderOptions options);
 
 // The mixtures of experts that `experts` describes.
@@ -58,7 +63,9 @@ struct DecodeCache {
   int64_t capacity = 0;                // S
 };
 
-class Decoder : public torch::nn::Module, public nn::HasOwnInit {
+// With options.across every part gets the same inputs and gives the same hidden states, of all tokens. The gradient
+// that a part gives to hidden states is a partial sum, as that of a cut head is.
+class Decoder : public torch::nn::Module, public nn::HasOwnInit, public nn::HasPartialGradients {
  public:
   // cross: blocks attend to a memory, which every pass must then provide.
   Decoder(const DecoderOptions& options, bool cross, at::Device device);
@@ -87,6 +94,7 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   // Divides the weights of layers that write to the residual stream by sqrt(2 * layers). Its magnitude then does not
   // grow with depth (Radford et al., GPT-2).
   void init_own(uint64_t seed, const std::string& name) override;
+  bool has_partial_gradients() const override { return options_.across != nullptr; }
 
  private:
   // Through blocks and norm. Completes `pass` by what depends on the length.
@@ -95,7 +103,10 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   std::vector<nn::LayerCache> project_memory(const at::Tensor& memory) const;
   void check_length(int64_t length) const;
   nn::RotaryTable rotary_rows(int64_t length) const;
-  at::Tensor embed(const at::Tensor& ids, at::ScalarType dtype) const;
+  at::Tensor embed(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& prefix = {}) const;
+  at::Tensor embed_step(const at::Tensor& ids, at::ScalarType dtype) const;
+  at::Tensor scaled(const at::Tensor& h) const;
+  at::Tensor normed(const at::Tensor& h, int64_t rows, int64_t positions) const;
 
   DecoderOptions options_;
   bool cross_;

@@ -26,9 +26,11 @@ struct LanguageSizes {
 LanguageSizes language_sizes(const config::DataConfig& data, int64_t vocabulary);
 
 // Builds the model, initialises it from the seed and freezes lm.freeze; fake_quantize() as configured. Throws
-// Error(usage) for contradictory values.
+// Error(usage) for contradictory values. `across`: not null for a part of the model (DecoderOptions::across); of an
+// HRM language model, encoder and decoder are cut, all else is whole on every part.
 std::shared_ptr<LanguageModel> make_language_model(const config::Config& config, const LanguageSizes& sizes,
-                                                   uint64_t seed, at::Device device, at::ScalarType compute_dtype);
+                                                   uint64_t seed, at::Device device, at::ScalarType compute_dtype,
+                                                   std::shared_ptr<const nn::TensorAcross> across = nullptr);
 
 // The same model on the meta device, uninitialised, with lm.freeze applied: for counting parameters and for planning
 // the communication between ranks.

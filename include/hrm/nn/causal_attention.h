@@ -29,6 +29,8 @@ struct AttentionSizes {
   bool wide_qk_norm = false;  // RMSNorm over all heads of q, and over all of k, before the rotation; not with qk_norm
   bool bias = false;          // of q, k and v
   bool joined = false;        // adapters see qkv_proj as one layer
+  // heads and kv_heads are those of this part. What o_proj gives are then partial sums. Not with wide_qk_norm.
+  Cut cut = {};
 };
 
 // Keys and values of one layer, (B, Hkv, S, hd) in the compute dtype: position p at place p mod S, so that a window of
@@ -51,6 +53,8 @@ struct AttentionPass {
   at::Tensor cached = {};
   // If defined, hidden states are (1, U, D), one per token that rows share, and T is the length of the longest row.
   SharedTokens shared = {};
+  // Only for blocks that are cut, between which each part has its own rows: B and T of the whole, or 1 and U.
+  int64_t rows = 0, positions = 0;
 };
 
 // Rotates x (..., hd) by rows of a rotary table that broadcast to (..., hd / 2). Dimension i is paired with i + hd / 2.
@@ -86,6 +90,9 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
                     const RmsNorm* next) const;
   // The same without norm and residual: attention(x).
   at::Tensor step(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const;
+  // The same without residual: attention(norm(x)), or this part's partial sums of it.
+  at::Tensor step_sums(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
+                       const LayerCache& cache) const;
 
   // Parts: q_proj, k_proj and v_proj of qkv_proj, or with `joined` that itself; o_proj.
   std::vector<AdaptableLinear> adaptable_linears() override;
@@ -123,10 +130,14 @@ class CrossAttention : public torch::nn::Module {
 
   // Keys and values (B, Hkv, P, hd) of the memory, for all passes that attend to it.
   LayerCache project(const at::Tensor& memory) const;
+  // Attention of x to the memory, all (B, T, D), or this part's partial sums of it.
+  at::Tensor forward(const at::Tensor& x, const LayerCache& memory) const;
   // residual + attention of x to the memory, all (B, T, D).
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const LayerCache& memory) const;
 
  private:
+  at::Tensor mix(const at::Tensor& x, const LayerCache& memory) const;
+
   AttentionSizes sizes_;
   std::shared_ptr<Linear> q_proj_, kv_proj_, o_proj_;
 };

@@ -5,22 +5,34 @@
 #include <torch/nn/module.h>
 
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "hrm/nn/cut.h"
 
 namespace hrm::nn {
 
-// Parameter `name`: (entries, width) float32, uninitialised. The default name matches the official HRM code.
-class Embedding : public torch::nn::Module {
+// Parameter `name`: (entries, width) float32, uninitialised. The default name matches the official HRM code. A part of
+// a table that is cut has the rows cut.range(entries).
+class Embedding : public torch::nn::Module, public HasCutParameters {
  public:
-  Embedding(int64_t entries, int64_t width, at::Device device, const std::string& name = "embedding_weight");
+  Embedding(int64_t entries, int64_t width, at::Device device, const std::string& name = "embedding_weight",
+            const Cut& cut = {});
 
   // ids: any shape, int32 or int64, in 0..entries-1 (unchecked on a GPU). Returns ids.shape + (width) in `dtype`. The
   // table's gradient is always summed in float32 and in a deterministic order. Above ops::kOneHotEntries entries it is
-  // accumulated in place in the table's gradient buffer, as in hrm/ops/linear.h.
+  // accumulated in place in the table's gradient buffer, as in hrm/ops/linear.h. A part gives partial sums: zeros for
+  // the ids of other parts.
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype) const;
 
   const at::Tensor& weight() const { return embedding_weight_; }
+  const ParameterCut& cut() const { return cut_; }
+  std::vector<std::pair<at::Tensor, ParameterCut>> cut_parameters() const override;
 
  private:
+  at::Tensor look_up(const at::Tensor& ids, at::ScalarType dtype) const;
+
+  ParameterCut cut_;
   at::Tensor embedding_weight_;
 };
 

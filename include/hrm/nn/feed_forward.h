@@ -43,6 +43,8 @@ class FeedForward : public torch::nn::Module, public HasAuxiliaryLosses {
   // A decoding step: x + forward(norm(x)) without gradient, with fewer kernels if the layer supports it. `next`: the
   // norm applied to the result, or null; see StepRows.
   virtual StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next);
+  // The same without residual: forward(norm(x)), or this part's partial sums of it.
+  virtual at::Tensor step_sums(const RmsNorm& norm, const StepRows& rows);
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override { return {}; }
 };
 
@@ -64,6 +66,7 @@ class GeluFeedForward : public FeedForward {
 struct SwigluForm {
   bool gelu = false;    // the tanh approximation of GELU in place of silu
   bool joined = false;  // adapters see gate_up_proj as one layer
+  Cut cut = {};         // `inner` is that of this part; results are then partial sums
 };
 
 // down_proj(silu(gate) * up) with [gate, up] = gate_up_proj(x) and any inner width. Submodules: gate_up_proj (2 inner,
@@ -77,6 +80,7 @@ class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
   at::Tensor normed_add(const RmsNorm& norm, const at::Tensor& x) override;
   StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) override;
+  at::Tensor step_sums(const RmsNorm& norm, const StepRows& rows) override;
 
   // Parts: gate_proj and up_proj of gate_up_proj, or with `joined` that itself; down_proj.
   std::vector<AdaptableLinear> adaptable_linears() override;

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "hrm/nn/cut.h"
+
 namespace hrm::nn {
 
 // A normal distribution truncated at +-2 sigma and rescaled so that its standard deviation is `std` (flax's
@@ -22,8 +24,8 @@ at::Tensor trunc_normal_from_uniform(const at::Tensor& u, double std);
 void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_view name);
 
 // Overwrites `parameter` as init_parameters() would for a parameter called `name`. Values are drawn in float32 and, for
-// a frozen one of another dtype, rounded.
-void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name);
+// a frozen one of another dtype, rounded. A part gets the values that it has in the whole.
+void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name, const ParameterCut& cut = {});
 
 // A module that initialises its own parameters (not those of its children) differently from init_parameters().
 class HasOwnInit {

@@ -8,7 +8,9 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "hrm/nn/cut.h"
 #include "hrm/nn/frozen_weight.h"
 #include "hrm/nn/parameter.h"
 
@@ -38,7 +40,7 @@ int64_t stored_bytes(WeightFormat format, int64_t out, int64_t in);
 // A bias is added to what an adapter or a quantised weight gives, too. In a quantised format the parameter `weight` is
 // on the meta device: it has a name and a shape but no storage. Its values come from hold_quantized(), and the buffer
 // to dequantise them into from share_quantized_workspace().
-class Linear : public torch::nn::Module, public HasComputeWeight {
+class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutParameters {
  public:
   Linear(int64_t in, int64_t out, at::Device device, bool bias = false, WeightFormat format = WeightFormat::f32);
 
@@ -48,6 +50,12 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   // residual + forward(x). Without a bias, the GEMM epilogue adds the residual where the device supports it
   // (ops::linear_add).
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, bool x_is_kept = false) const;
+
+  // Says that the weight is one part of a larger one. A layer cut by columns, whose results are partial sums, must have
+  // no bias; other biases are cut as the rows.
+  void set_cut(const ParameterCut& cut);
+  const ParameterCut& cut() const { return cut_; }
+  std::vector<std::pair<at::Tensor, ParameterCut>> cut_parameters() const override;
 
   // Freezes the weight and stores it in this dtype, uninitialised.
   void hold_frozen(at::ScalarType dtype);
@@ -122,6 +130,7 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   at::Device device_;
   WeightFormat format_;
   at::Tensor weight_, bias_, compute_weight_;
+  ParameterCut cut_;
   std::optional<at::ScalarType> cast_dtype_;  // set: there is no compute copy, and compute_weight_ is the master
   ops::Nf4Tensor nf4_;
   ops::Weight8 weight8_;

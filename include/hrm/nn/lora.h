@@ -31,6 +31,11 @@ namespace hrm::nn {
 
 struct AdaptedProduct;
 
+// Where the inputs of a part of a layer are among all inputs; all = 0: it reads all of them.
+struct DropoutColumns {
+  int64_t first = 0, all = 0;
+};
+
 struct LoraOptions {
   int64_t rank = 16;  // r
   double alpha = 16;  // scale = alpha / r
@@ -112,9 +117,10 @@ class WithLoraDropout {
 // lora_magnitude_vector (rows of the targets). All targets of a layer share one dropout mask; PEFT draws one for each.
 class LoraAdapter : public torch::nn::Module, public HasOwnInit {
  public:
-  // wanted: marks the parts that are targets; at least one.
+  // wanted: marks the parts that are targets; at least one. cut: of the layer, whose part the adapter then belongs to.
+  // Of a layer cut by rows B is cut and A whole, of one cut by columns A is cut and B whole. Not with DoRA.
   LoraAdapter(int64_t in, const std::vector<LoraPart>& parts, const std::vector<bool>& wanted,
-              std::shared_ptr<LoraShared> shared, at::Device device);
+              std::shared_ptr<LoraShared> shared, at::Device device, const ParameterCut& cut = {});
 
   bool active() const { return shared_->mode == LoraMode::adapter || (!shared_->merges && asks_for_merged()); }
   bool merged() const { return shared_->merges && asks_for_merged(); }
@@ -166,6 +172,7 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
 
  private:
   bool asks_for_merged() const { return shared_->mode == LoraMode::merged; }
+  DropoutColumns columns() const;
   at::Tensor dora_forward(const at::Tensor& x, const FrozenWeight& weight) const;
   // W + scale * B A| for the targets' rows, float32 (float64 for float64).
   at::Tensor dora_norms(const at::Tensor& weight) const;
@@ -189,7 +196,7 @@ class LoraSet {
   // Throws Error(usage), or Error(checkpoint) if the options have an origin, for:
   //    - a rank below 1, or dropout outside [0, 1)
   //    - targets that match no layer (the error lists the valid ones), or only some experts of a layer
-  //    - dropout or DoRA on experts
+  //    - dropout or DoRA on experts, or DoRA on a part of a layer
   //    - modules_to_save that do not exist, are quantised or have an adapter
   LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device);
 

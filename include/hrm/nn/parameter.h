@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/nn/cut.h"
 #include "hrm/nn/gradient_ready.h"
 
 namespace hrm::nn {
@@ -53,6 +54,11 @@ struct Parameter {
   int group = GradientReady::kNoGroup;
   // Whether `compute` is the master rounded to 8 bits, which only the set writes (ParameterSet::fake_quantize).
   bool fake_quantized = false;
+  // How the parameter is cut, if this is a part of a model.
+  ParameterCut cut = {};
+  // Whether its gradient is a partial sum, which is to be added over the parts. All parts hold the same values of such
+  // a parameter, so norms count it once.
+  bool sum_over_parts = false;
 };
 
 // Converts frozen weights to the compute dtype, so that a large model needs a third of the memory. Applies to weights

@@ -23,4 +23,7 @@ at::Tensor step_linear(const Linear& linear, const RmsNorm& norm, const StepRows
 // x W^T + residual, likewise. next: the norm applied to the result, or null if it is unknown.
 StepRows step_product(const Linear& linear, const at::Tensor& x, const at::Tensor& residual, const RmsNorm* next);
 
+// x W^T, likewise: of a layer that is cut by its inputs, this part's partial sums.
+at::Tensor step_sums_of(const Linear& linear, const at::Tensor& x);
+
 }  // namespace hrm::nn

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "hrm/nn/across.h"
 #include "hrm/nn/causal_attention.h"
 #include "hrm/nn/feed_forward.h"
 #include "hrm/nn/gradient_ready.h"
@@ -23,10 +24,15 @@ struct TransformerBlockOptions {
   WeightFormat weights = WeightFormat::f32;  // of the attention's linear layers
   bool norms_behind = false;                 // norms what a layer gives, not what it reads; not with cross
   bool centred_norms = false;                // see RmsNorm
+  // If not null, the block is the part across->cut() of a larger one, and its feed-forward gives partial sums. Not with
+  // norms_behind.
+  std::shared_ptr<const TensorAcross> across = nullptr;
 };
 
 // x += self_attn(input_layernorm(x)); x += cross_attn(cross_layernorm(x)); x += mlp(post_attention_layernorm(x)).
 // With norms_behind: x += post_attention_layernorm(self_attn(x)); x += post_feedforward_layernorm(mlp(x)).
+// With `across`, x of forward() are this part's rows of the residual stream, (k, D). Attention and feed-forward get the
+// rows of all and compute this part's heads and inner columns.
 class TransformerBlock : public torch::nn::Module, public HasGradientGroup, public HasAuxiliaryLosses {
  public:
   TransformerBlock(const TransformerBlockOptions& options, std::shared_ptr<FeedForward> mlp, at::Device device);
@@ -63,6 +69,9 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
 
  private:
   at::Tensor compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
+  at::Tensor compute_part(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
+  StepRows step_part(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory,
+                     const LayerCache& cache);
   at::Tensor add_normed(const at::Tensor& x, const at::Tensor& attended) const;  // the rest of a block of norms_behind
   at::Tensor compute_again_later(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory);
   at::Tensor trained_parameter() const;  // any parameter that requires a gradient, if there is one

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 
 namespace hrm::ops {
@@ -19,5 +20,18 @@ namespace hrm::ops {
 // current stream; can be captured. On a GPU, rows that fit into shared memory (116,000 16-bit logits on an H200) are
 // read once. Throws c10::Error that names the shapes.
 at::Tensor softmax_loss_(const at::Tensor& logits, const at::Tensor& labels, const std::optional<at::Tensor>& weights);
+
+// The same over a vocabulary that is cut into parts, in two steps; plain ATen. A part has the logits of the tokens
+// `first` to first + V - 1. softmax_loss_facts() returns what the others need of its rows, (N, 3) float32 (float64 with
+// float64 logits): the largest logit, the sum of exp(logit - largest), and the label's logit, 0 if the label is another
+// part's. With `with_mean` a fourth column: the sum of exp(logit - largest) * (logit - largest).
+at::Tensor softmax_loss_facts(const at::Tensor& logits, const at::Tensor& labels, int64_t first,
+                              bool with_mean = false);
+// `facts`: those of all parts, (parts, N, 3 or 4), which are added in the order of parts. Returns the loss of the whole
+// vocabulary, and with `weights` overwrites the part's logits with their gradient, as softmax_loss_().
+at::Tensor softmax_loss_part_(const at::Tensor& logits, const at::Tensor& labels, int64_t first,
+                              const at::Tensor& facts, const std::optional<at::Tensor>& weights);
+// Entropy (N) of the softmax of the whole vocabulary, from facts with_mean.
+at::Tensor softmax_entropy(const at::Tensor& facts);
 
 }  // namespace hrm::ops

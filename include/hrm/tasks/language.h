@@ -41,7 +41,9 @@ optim::GroupDefaults language_group_defaults(const Mixtures& mixtures);
 class LanguageTask : public Task {
  public:
   // Opens the data, builds the model. Error(data) or Error(usage) where they do not fit. `comm`: as of PuzzleTask.
-  LanguageTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm = nullptr);
+  // `tensor`: the ranks that hold one part of the model each and read the same rows; null: this rank has the whole.
+  LanguageTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm = nullptr,
+               std::shared_ptr<parallel::Comm> tensor = nullptr);
 
   nn::ParameterSet& parameters() override { return model_->parameter_set(); }
   optim::GroupDefaults group_defaults() const override { return language_group_defaults(mixtures_); }

@@ -37,7 +37,9 @@ namespace hrm::tasks {
 class PolychromicTask : public Task {
  public:
   // Opens model, tokenizer, data, and the sentence encoder where the metric needs one. Throws as what opens them.
-  PolychromicTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm = nullptr);
+  // `tensor`: as of LanguageTask.
+  PolychromicTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm = nullptr,
+                  std::shared_ptr<parallel::Comm> tensor = nullptr);
   PolychromicTask(const PolychromicTask&) = delete;  // parts refer to each other
   PolychromicTask& operator=(const PolychromicTask&) = delete;
 

@@ -47,6 +47,10 @@ struct TaskSpec {
   // Opens the data, builds the model; `config` must live as long. `comm`: null = this process alone.
   std::unique_ptr<Task> (*make)(const config::Config& config, const Runtime& runtime,
                                 std::shared_ptr<parallel::Comm> comm) = nullptr;
+  // The same of a model that is cut over the ranks of `tensor`, which read the same rows; those of `comm` read others.
+  std::unique_ptr<Task> (*make_cut)(const config::Config& config, const Runtime& runtime,
+                                    std::shared_ptr<parallel::Comm> comm,
+                                    std::shared_ptr<parallel::Comm> tensor) = nullptr;
   // The architecture, or the model's folder, for benchmarks.
   std::string (*model_name)(const config::Config& config) = nullptr;
 
@@ -94,9 +98,11 @@ const TaskSpec& task_spec(const std::string& name);
 // config::validate(), and TaskSpec::check_data of the configuration's task.
 void check_settings(const config::LoadedConfig& loaded);
 
-// TaskSpec::make of the configuration's task.
+// TaskSpec::make of the configuration's task; make_cut if `tensor` has several ranks. Throws Error(usage) where the
+// task has none.
 std::unique_ptr<Task> make_task(const config::Config& config, const Runtime& runtime,
-                                std::shared_ptr<parallel::Comm> comm = nullptr);
+                                std::shared_ptr<parallel::Comm> comm = nullptr,
+                                std::shared_ptr<parallel::Comm> tensor = nullptr);
 
 // Whether the configuration's model has an adapter.
 bool has_adapter(const config::Config& config);

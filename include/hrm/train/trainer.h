@@ -12,9 +12,11 @@
 #include "hrm/optim/optimizer.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/parallel/gradient_reducer.h"
+#include "hrm/parallel/mesh.h"
 #include "hrm/parallel/parameter_shards.h"
 #include "hrm/parallel/slow_ranks.h"
 #include "hrm/parallel/step_clock.h"
+#include "hrm/parallel/tensor_gradients.h"
 #include "hrm/parallel/watchdog.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/captured_step.h"
@@ -44,9 +46,11 @@ class Trainer : public Stateful {
  public:
   // `config_json`: the resolved configuration, stored in every checkpoint. With an empty `run_dir` nothing is written;
   // then call only run_steps(). `comm`: the ranks that train together, as the task has them; null = only this one. All
-  // ranks call the same methods. Only rank 0 writes into the folder, except traces.
+  // ranks call the same methods. Only rank 0 writes into the folder, except traces. `mesh`: how `comm` is divided into
+  // axes; null: all ranks read other rows.
   Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
-          std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm = nullptr);
+          std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm = nullptr,
+          std::shared_ptr<const parallel::Mesh> mesh = nullptr);
   ~Trainer() override;
 
   // Whom run() tells what it does; must live as long. Null: nobody.
@@ -122,6 +126,7 @@ class Trainer : public Stateful {
   void flip_bit();
   optim::Ema* ema() { return shards_ ? shards_->ema() : ema_.get(); }
   void alive(const char* doing);
+  void set_clock(parallel::StepClock* clock);
   void pause_over(double start_s);
   void collect_metrics(bool wait);
   void collect_finished();
@@ -151,10 +156,12 @@ class Trainer : public Stateful {
   tasks::Task& task_;
   std::filesystem::path run_dir_;
   std::shared_ptr<parallel::Comm> comm_;
+  std::shared_ptr<const parallel::Mesh> mesh_;  // of comm_
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;  // of whole parameters
   std::unique_ptr<parallel::GradientReducer> reducer_;
-  std::unique_ptr<parallel::ParameterShards> shards_;  // with parallel.zero and several ranks; has the Ema then
+  std::unique_ptr<parallel::TensorGradients> cut_gradients_;  // with a tensor axis of several ranks
+  std::unique_ptr<parallel::ParameterShards> shards_;         // with parallel.zero and several ranks; has the Ema then
   parallel::Watchdog* watchdog_ = nullptr;
   GpuHealth* gpu_health_ = nullptr;
   std::unique_ptr<LossScaler> scaler_;  // with fp16 alone

@@ -244,9 +244,10 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   train::check_same_program(*ranks.comm, loaded.to_json());
   const Runtime runtime = train::start_device(ranks, config);
   parallel::Comm& comm = *ranks.comm;
-  const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
+  const std::shared_ptr<const parallel::Mesh> mesh = train::make_mesh(ranks, config);
+  const std::unique_ptr<tasks::Task> owned = train::make_task(config, runtime, *mesh);
   tasks::Task& task = *owned;
-  train::Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"", ranks.comm);
+  train::Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"", ranks.comm, mesh);
   trainer.set_watchdog(ranks.watchdog.get());
   if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
   log::info(task.describe());

@@ -110,7 +110,8 @@ void check_trained_weights(const config::Config& config) {
 }
 
 // trains: all weights, which an adapter leaves as they are.
-CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions, bool trains) {
+CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions, bool trains,
+                              std::shared_ptr<const nn::TensorAcross> across = nullptr) {
   CausalLm lm;
   const fs::path folder(config.hf.model);
   lm.facts = read_hf_config(folder);
@@ -118,6 +119,7 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
   if (untie) lm.facts.tied = false;
   models::DecoderOptions options = configured_decoder(config, lm.facts, positions);
   if (!trains) options.expert_dtype = runtime.compute_dtype;
+  options.across = std::move(across);
   lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
   if (config.hf.weights == config::HfWeights::random) {
     nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
@@ -180,7 +182,8 @@ void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm&
 
 }  // namespace
 
-CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
+CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions,
+                        std::shared_ptr<const nn::TensorAcross> across) {
   check_trained_weights(config);
   const HfModelConfig facts = read_hf_config(config.hf.model);
   require(
@@ -190,7 +193,7 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
   const int64_t needed = table_positions(config, facts);
   CausalLm lm =
       open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)),
-                           /*trains=*/config.lora.r == 0);
+                           /*trains=*/config.lora.r == 0, std::move(across));
   if (config.lora.r > 0) add_adapter(config, runtime, lm, /*trains=*/true);
   lm.model->build_parameters(runtime.compute_dtype);
   models::fake_quantize(*lm.model, config.precision.fake_quantize);

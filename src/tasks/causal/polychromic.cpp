@@ -7,6 +7,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
+#include "hrm/parallel/tensor_across.h"
 #include "hrm/runtime/phase_clock.h"
 #include "tasks/causal/group_defaults.h"
 
@@ -30,12 +31,12 @@ std::unique_ptr<Fp8Blocks> open_fp8(const config::Config& config, const Runtime&
 }  // namespace
 
 PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& runtime,
-                                 std::shared_ptr<parallel::Comm> comm)
+                                 std::shared_ptr<parallel::Comm> comm, std::shared_ptr<parallel::Comm> tensor)
     : config_(config),
       runtime_(runtime),
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
       plan_(config, comm_->ranks()),
-      lm_(open_causal_lm(config, runtime)),
+      lm_(open_causal_lm(config, runtime, /*positions=*/0, parallel::across_of(std::move(tensor)))),
       fp8_(open_fp8(config, runtime, plan_, lm_)),
       chat_(open_causal_tokenizer(config, lm_.facts)),
       data_(config, chat_, plan_, *comm_),

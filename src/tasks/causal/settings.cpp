@@ -60,6 +60,13 @@ void check_polychromic(const Checker& check, const Config& c) {
   check.require(c.parallel.zero < 2, at("parallel.zero"),
                 " sends gradients on when a block was gone through once, but ", at("task"),
                 " goes through it twice; set parallel.zero to 1 or 0");
+  if (c.parallel.tensor > 1) {
+    check.require(c.hf.quantize == Quantization::none, at("parallel.tensor"),
+                  " cuts weights that are not quantised, but ", at("hf.quantize"),
+                  "; set parallel.tensor to 1, or hf.quantize to none");
+    check.require(!c.lora.dora, at("parallel.tensor"), " gives each rank a part of the rows that ", at("lora.dora"),
+                  " norms; set parallel.tensor to 1, or lora.dora to false");
+  }
   const bool whole_run_grpo = g.start_step == 1;
   if (p.objective != PolychromicObjective::none && !whole_run_grpo && p.diversity_metric == DiversityMetric::semantic) {
     check.require(

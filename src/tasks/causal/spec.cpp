@@ -20,6 +20,12 @@ std::unique_ptr<Task> make_polychromic(const config::Config& config, const Runti
   return std::make_unique<PolychromicTask>(config, runtime, std::move(comm));
 }
 
+std::unique_ptr<Task> make_cut_polychromic(const config::Config& config, const Runtime& runtime,
+                                           std::shared_ptr<parallel::Comm> comm,
+                                           std::shared_ptr<parallel::Comm> tensor) {
+  return std::make_unique<PolychromicTask>(config, runtime, std::move(comm), std::move(tensor));
+}
+
 std::vector<std::string> settings_of_earlier(const checkpoint::CheckpointMeta& meta,
                                              const std::vector<std::string>& overrides) {
   return data::settings_of_earlier_chat(meta.config_json, meta.info, overrides);
@@ -101,6 +107,7 @@ std::shared_ptr<models::LanguageModel> timed_causal_writer(const config::Config&
 const TaskSpec& polychromic_spec() {
   static const TaskSpec spec{.settings = &config::polychromic_settings(),
                              .make = make_polychromic,
+                             .make_cut = make_cut_polychromic,
                              .model_name = [](const config::Config& config) { return config.hf.model; },
                              .settings_of_earlier = settings_of_earlier,
                              .keep_settings = keep_chat,

@@ -119,6 +119,8 @@ void check_contrastive(const Checker& check) {
                 "one equilibrium; set optim.ema to 0");
   check.require(c.parallel.zero == 0, at("parallel.zero"), ", but the projections need whole weights on every rank; ",
                 "set parallel.zero to 0");
+  check.require(c.parallel.tensor == 1, at("parallel.tensor"),
+                " cuts layers, but the projections need whole weights on ", "every rank; set parallel.tensor to 1");
   check.require(c.precision.compute != ComputePrecision::bf16 && c.precision.compute != ComputePrecision::fp16,
                 at("precision.compute"), ", but the difference of two phases needs float32; set precision.compute to ",
                 "fp32 or tf32 (contrastive.bank_dtype halves the memory of the values)");

@@ -14,6 +14,7 @@
 #include "hrm/data/language_open.h"
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/moe.h"
+#include "hrm/parallel/tensor_across.h"
 #include "hrm/runtime/phase_clock.h"
 #include "tasks/fake_quantized.h"
 #include "tasks/language/plan.h"
@@ -88,7 +89,8 @@ optim::GroupDefaults language_group_defaults(const Mixtures& mixtures) {
   return defaults;
 }
 
-LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm)
+LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm,
+                           std::shared_ptr<parallel::Comm> tensor)
     : config_(config),
       runtime_(runtime),
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
@@ -101,7 +103,8 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
   for (const data::WeightedSource& source : sources_) tell_of_cuts(source, config.data);
 
   model_ = models::make_language_model(config, models::language_sizes(config.data, meta_.vocab_size),
-                                       static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype);
+                                       static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype,
+                                       parallel::across_of(std::move(tensor)));
   mixtures_ = models::mixtures_of(*model_);
   metric_names_ = language_metric_names(config, *model_);
   rows_ = config.train.global_batch_size / comm_->ranks();

@@ -95,7 +95,25 @@ void check_fake_quantize(const Checker& check, const Config& c) {
                 check.at("moe.experts"), "; set precision.fake_quantize to none, or moe.experts to 0");
 }
 
+void check_tensor_parts(const Checker& check, const Config& c) {
+  const int64_t parts = c.parallel.tensor;
+  const LmConfig& lm = c.lm;
+  if (parts == 1) return;
+  check.require(!lm.is_prototype(), check.at("parallel.tensor"), " does not cut the blocks of ", check.at("lm.style"),
+                "; set parallel.tensor to 1, or lm.style to modern");
+  check.require(c.moe.experts == 0, check.at("parallel.tensor"), " cuts dense layers, but ", check.at("moe.experts"),
+                " replaces them; set parallel.tensor to 1, or moe.experts to 0");
+  const auto divides = [&](const char* key, int64_t size) {
+    check.require(size % parts == 0, check.at("parallel.tensor"), " does not divide ", check.at(key), "; ",
+                  nearest_divisors(size, parts), " ranks");
+  };
+  divides("lm.num_heads", lm.num_heads);
+  if (lm.kv_heads > 0) divides("lm.kv_heads", lm.kv_heads);
+  if (lm.inner > 0) divides("lm.inner", lm.inner);
+}
+
 void check_language(const Checker& check) {
+  check_tensor_parts(check, check.loaded().config);
   check_lm(check, check.loaded().config);
   check_fake_quantize(check, check.loaded().config);
   check_fp8(check, check.loaded().config);

@@ -31,6 +31,11 @@ std::unique_ptr<Task> make_language(const config::Config& config, const Runtime&
   return std::make_unique<LanguageTask>(config, runtime, std::move(comm));
 }
 
+std::unique_ptr<Task> make_cut_language(const config::Config& config, const Runtime& runtime,
+                                        std::shared_ptr<parallel::Comm> comm, std::shared_ptr<parallel::Comm> tensor) {
+  return std::make_unique<LanguageTask>(config, runtime, std::move(comm), std::move(tensor));
+}
+
 // With random weights.
 std::shared_ptr<models::LanguageModel> timed_language_writer(const config::Config& config, const Runtime& runtime,
                                                              const TimedRows& rows) {
@@ -49,6 +54,7 @@ const TaskSpec& language_spec() {
   static const TaskSpec spec{
       .settings = &config::language_settings(),
       .make = make_language,
+      .make_cut = make_cut_language,
       .model_name = [](const config::Config& config) { return std::string(name_of(config.lm.arch)); },
       .check_data = data::check_language_settings,
       .evaluate = evaluate_language,

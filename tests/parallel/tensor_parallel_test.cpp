@@ -1,0 +1,320 @@
+// Decoders that are cut over ranks train as one that is whole.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "hrm/models/decoder_lm.h"
+#include "hrm/models/hrm_lm.h"
+#include "hrm/nn/lora.h"
+#include "hrm/objectives/language.h"
+#include "hrm/objectives/token_log_probs.h"
+#include "hrm/optim/clip.h"
+#include "hrm/optim/optimizer.h"
+#include "hrm/parallel/tensor_across.h"
+#include "hrm/parallel/tensor_gradients.h"
+#include "support/ranks.h"
+
+namespace hrm {
+namespace {
+
+constexpr int64_t kVocabulary = 96, kSteps = 5;
+constexpr uint64_t kSeed = 3;
+
+struct Case {
+  const char* name;
+  std::function<void(models::DecoderOptions&)> change = [](models::DecoderOptions&) {};
+  int64_t rows = 2, length = 12, accumulation = 1;
+  bool documents = false;
+  int ranks = 2;
+  // With adapters of this rank; 0: all weights are trained.
+  int64_t lora = 0;
+  double dropout = 0;
+  std::vector<std::string> saved = {};
+  // An HRM language model instead.
+  std::optional<models::Bridge> bridge = {};
+  models::EncoderKind encoder = models::EncoderKind::transformer;
+};
+
+models::DecoderOptions decoder_options(const Case& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
+  models::DecoderOptions options{.vocabulary = kVocabulary,
+                                 .width = 64,
+                                 .layers = 2,
+                                 .heads = 8,
+                                 .kv_heads = 4,
+                                 .inner = 96,
+                                 .positions = 32,
+                                 .qk_norm = true,
+                                 .across = std::move(across)};
+  c.change(options);
+  return options;
+}
+
+struct Model {
+  std::shared_ptr<models::LanguageModel> lm;
+  std::unique_ptr<nn::LoraSet> lora;
+};
+
+std::shared_ptr<models::LanguageModel> make_hrm(const Case& c, std::shared_ptr<const nn::TensorAcross> across) {
+  models::ModernLmOptions o;
+  o.decoder = decoder_options(c, std::move(across));
+  o.lm.core = {.width = o.decoder.width, .h_len = 2, .l_len = 3, .h_cycles = 2, .l_steps = 2, .halting = true};
+  o.lm.bridge = *c.bridge;
+  o.lm.prefix_len = 3;
+  o.encoder = c.encoder;
+  o.mamba2 = {.head_dim = 8, .state = 4, .groups = 2, .chunk = 4};
+  o.enc_layers = o.h_layers = o.l_layers = 1;
+  o.max_prompt = 16;
+  return models::make_modern_lm(o, at::kCPU);
+}
+
+Model make_model(const Case& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
+  Model model;
+  if (c.bridge) {
+    model.lm = make_hrm(c, std::move(across));
+  } else {
+    model.lm = std::make_shared<models::DecoderLm>(decoder_options(c, std::move(across)), at::kCPU);
+  }
+  if (c.lora == 0) {
+    model.lm->initialise(kSeed, at::kFloat);
+    return model;
+  }
+  nn::init_parameters(*model.lm, kSeed);
+  nn::LoraOptions options{.rank = c.lora, .dropout = c.dropout, .seed = 5, .modules_to_save = c.saved};
+  if (decoder_options(c).form.joined_weights) options.targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
+  model.lora = std::make_unique<nn::LoraSet>(*model.lm, options, at::kCPU);
+  model.lora->initialise(kSeed);
+  // B begins as zeros, with which A would have no gradient.
+  const nn::ParameterCuts cuts(*model.lm);
+  for (const auto& item : model.lm->named_parameters()) {
+    if (item.key().ends_with("lora_B.weight")) {
+      nn::init_parameter(item.value().detach(), kSeed, item.key(), cuts.of(item.value()));
+      item.value().detach().mul_(0.05);
+    }
+  }
+  model.lm->build_parameters(at::kFloat);
+  return model;
+}
+
+// What each step gives.
+struct Trace {
+  std::vector<double> losses, norms;
+  std::vector<std::vector<at::Tensor>> gradients;  // of each parameter
+};
+
+at::Tensor ids_of(const Case& c, int64_t seed) {
+  return (at::arange(c.rows * c.length, at::kLong) * (7 + seed) + seed * 5).remainder(kVocabulary).view({c.rows, -1});
+}
+
+at::Tensor loss_of(models::LanguageModel& model, const Case& c, int64_t seed) {
+  models::LanguageInputs inputs{.ids = ids_of(c, seed)};
+  if (c.documents) {
+    inputs.documents = at::arange(c.length, at::kInt).ge(c.length / 3).to(at::kInt).expand({c.rows, -1}).contiguous();
+    inputs.most_documents = 2;
+  }
+  if (c.bridge) {
+    inputs.prompt_ids = (at::arange(c.rows * 7, at::kLong) * (5 + seed)).remainder(kVocabulary).view({c.rows, 7});
+    inputs.prompt_mask = at::ones({c.rows, 7}, at::kBool);
+    inputs.prompt_mask[0].narrow(0, 4, 3).fill_(false);
+    inputs.earlier_cycles = true;
+  }
+  const models::LanguageOutput out = model.forward(inputs);
+  at::Tensor labels = inputs.ids.roll(-1, 1).clone();
+  labels.select(1, c.length - 1).fill_(-100);
+  const at::Tensor tokens = at::full({}, static_cast<double>(c.rows * (c.length - 1) * c.accumulation));
+  return objectives::language_loss(model, out, labels, {.deep_supervision = 0.3, .halting = 0.1, .chunk = 10}, tokens)
+      .loss;
+}
+
+Trace train(const Model& cut, const Case& c, parallel::Comm* comm) {
+  models::LanguageModel& model = *cut.lm;
+  nn::ParameterSet& parameters = model.parameter_set();
+  const auto optimizer = optim::make_optimizer({.name = config::OptimizerKind::sgd, .momentum = 0.9},
+                                               {optim::group_of(parameters, /*weight_decay=*/0.01)});
+  std::unique_ptr<parallel::TensorGradients> sums;
+  if (comm != nullptr) sums = std::make_unique<parallel::TensorGradients>(parameters, *comm);
+  Trace trace;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    parameters.zero_grad();
+    double loss = 0;
+    for (int64_t micro = 0; micro < c.accumulation; ++micro) {
+      const at::Tensor part = loss_of(model, c, step * c.accumulation + micro);
+      part.backward();
+      loss += part.item<double>();
+      if (cut.lora) cut.lora->step().add_(1);
+    }
+    if (sums) sums->sum();
+    const optim::GradNorm norm =
+        sums ? sums->global_norm(/*max_norm=*/0.5, {}) : optim::global_norm(parameters.flat_grad(), 0.5, 2, {});
+    trace.losses.push_back(loss);
+    trace.norms.push_back(norm.norm.item<double>());
+    std::vector<at::Tensor>& gradients = trace.gradients.emplace_back();
+    for (const nn::Parameter& parameter : parameters.all()) gradients.push_back(parameter.master.grad().clone());
+    optimizer->step(at::full({}, 0.03), norm.coef, at::zeros({}));
+  }
+  return trace;
+}
+
+// |a - b| / |b|, or / least if that is more.
+double distance(const at::Tensor& a, const at::Tensor& b, double least = 0) {
+  const double size = std::max(b.norm().item<double>(), least);
+  return (a - b).norm().item<double>() / (size > 0 ? size : 1);
+}
+
+constexpr double kClose = 1e-6;
+
+// The more parts, the more roundings. Gradients of norms are small differences of large sums, those of adapters come
+// through two products, and those of HRM language models through cycles, most of all the gate's.
+double tolerance(const std::string& parameter, const Case& c) {
+  const auto is_of = [&](const char* part) { return parameter.find(part) != std::string::npos; };
+  const double of_model = c.bridge ? (is_of("gate.") ? 40 : 8) : 1;
+  return kClose * c.ranks / 2 * of_model * (is_of("norm") ? 4 : is_of("lora") ? 2 : 1);
+}
+
+void expect_same_training(const Trace& part, const Trace& whole, const nn::ParameterSet& parameters, const Case& c) {
+  for (size_t step = 0; step < whole.losses.size(); ++step) {
+    EXPECT_NEAR(part.losses[step] / whole.losses[step], 1, kClose) << "step " << step;
+    EXPECT_NEAR(part.norms[step] / whole.norms[step], 1, kClose) << "step " << step;
+    // The memories of a core begin alike, so that gradients of its queries and keys are nothing but rounding.
+    const double least = c.bridge ? 1e-3 * whole.norms[step] : 0;
+    for (size_t i = 0; i < parameters.all().size(); ++i) {
+      const nn::Parameter& parameter = parameters.all()[i];
+      const at::Tensor expected = parameter.cut.part_of(whole.gradients[step][i]);
+      ASSERT_EQ(expected.sizes(), parameter.master.sizes()) << parameter.name;
+      EXPECT_TRUE(c.bridge || expected.norm().item<double>() > 0) << parameter.name;
+      EXPECT_LE(distance(part.gradients[step][i], expected, least), tolerance(parameter.name, c))
+          << parameter.name << " of step " << step;
+    }
+  }
+}
+
+class TensorParallel : public testing::TestWithParam<Case> {};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+TEST_P(TensorParallel, TrainsAsTheWhole) {
+  const Case& c = GetParam();
+  const Model whole = make_model(c);
+  std::vector<at::Tensor> begin;
+  for (const nn::Parameter& parameter : whole.lm->parameter_set().all()) begin.push_back(parameter.master.clone());
+  const Trace expected = train(whole, c, nullptr);
+  test::on_ranks({test::Kind::threads, c.ranks}, [&](parallel::Comm& comm) {
+    const Model model = make_model(c, parallel::make_tensor_across(test::borrowed(comm)));
+    const nn::ParameterSet& parameters = model.lm->parameter_set();
+    ASSERT_EQ(parameters.all().size(), begin.size());
+    for (size_t i = 0; i < begin.size(); ++i) {
+      const nn::Parameter& parameter = parameters.all()[i];
+      EXPECT_TRUE(at::equal(parameter.master, parameter.cut.part_of(begin[i]))) << parameter.name;
+      if (c.lora == 0 && !c.bridge) {
+        EXPECT_NE(parameter.cut.whole(), parameter.name.find("norm") == std::string::npos) << parameter.name;
+      }
+    }
+    expect_same_training(train(model, c, &comm), expected, parameters, c);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, TensorParallel,
+    testing::Values(
+        Case{.name = "tied"}, Case{.name = "untied", .change = [](auto& o) { o.tied = false; }, .ranks = 4},
+        Case{.name = "recompute", .change = [](auto& o) { o.recompute = true; }},
+        Case{.name = "three_micro_batches", .accumulation = 3},
+        Case{.name = "window", .change = [](auto& o) { o.window = 4; }}, Case{.name = "documents", .documents = true},
+        Case{.name = "odd_tokens", .rows = 3, .length = 7, .ranks = 4},
+        Case{.name = "other_forms",
+             .change =
+                 [](auto& o) {
+                   o.qk_norm = false;
+                   o.form = {.qkv_bias = true, .gelu_gate = true, .scaled_embedding = true, .centred_norms = true};
+                 }},
+        Case{.name = "odd_vocabulary", .change = [](auto& o) { o.vocabulary = kVocabulary + 3; }, .ranks = 4},
+        Case{.name = "lora", .lora = 3}, Case{.name = "lora_4", .ranks = 4, .lora = 2, .saved = {"norm"}},
+        Case{.name = "lora_dropout", .accumulation = 2, .lora = 3, .dropout = 0.3},
+        Case{.name = "lora_recompute",
+             .change = [](auto& o) { o.recompute = true; },
+             .lora = 2,
+             .dropout = 0.3,
+             .saved = {"embed_tokens"}},
+        Case{.name = "lora_joined", .change = [](auto& o) { o.form.joined_weights = true; }, .lora = 2},
+        Case{.name = "prefix", .bridge = models::Bridge::prefix},
+        Case{.name = "cross_attention", .ranks = 4, .bridge = models::Bridge::cross_attention},
+        Case{.name = "cross_recompute",
+             .change = [](auto& o) { o.recompute = true; },
+             .accumulation = 2,
+             .bridge = models::Bridge::cross_attention},
+        Case{.name = "mamba2", .bridge = models::Bridge::prefix, .encoder = models::EncoderKind::mamba2},
+        Case{.name = "no_groups", .change = [](auto& o) { o.kv_heads = 8; }, .ranks = 4}));
+
+// The greedy continuation of prompts of several lengths.
+std::vector<at::Tensor> continued(const Model& model, const Case& c, int64_t steps) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = ids_of(c, 1), lengths = at::arange(c.length - c.rows + 1, c.length + 1, at::kLong);
+  models::DecodeCache cache = model.lm->make_cache(c.rows, c.length + steps);
+  models::LanguageInputs inputs{.ids = ids};
+  if (c.bridge) inputs.prompt_ids = ids_of(c, 3).narrow(1, 0, 5);
+  const at::Tensor hidden = model.lm->prefill(inputs, lengths, cache);
+  at::Tensor last = hidden.gather(1, (lengths - 1).view({-1, 1, 1}).expand({-1, 1, hidden.size(2)})).squeeze(1);
+  std::vector<at::Tensor> out;
+  for (int64_t step = 0; step < steps; ++step) {
+    const at::Tensor logits = model.lm->logits(last);
+    out.push_back(logits);
+    last = model.lm->step(logits.argmax(-1), cache);
+  }
+  return out;
+}
+
+TEST(TensorDecoding, ContinuesAsTheWhole) {
+  for (const Case& c :
+       {Case{.name = "plain", .rows = 3},
+        Case{.name = "window", .change = [](auto& o) { o.window = 4; }, .rows = 3, .ranks = 4},
+        Case{.name = "odd", .change = [](auto& o) { o.vocabulary = 99; }, .rows = 3, .ranks = 4},
+        Case{.name = "lora", .rows = 3, .lora = 2}, Case{.name = "prefix", .rows = 3, .bridge = models::Bridge::prefix},
+        Case{.name = "cross", .rows = 3, .bridge = models::Bridge::cross_attention}}) {
+    const std::vector<at::Tensor> expected = continued(make_model(c), c, 6);
+    test::on_ranks({test::Kind::threads, c.ranks}, [&](parallel::Comm& comm) {
+      const auto got = continued(make_model(c, parallel::make_tensor_across(test::borrowed(comm))), c, 6);
+      for (size_t step = 0; step < got.size(); ++step) {
+        EXPECT_LE(distance(got[step], expected[step]), 1e-5) << c.name << " step " << step;
+        EXPECT_TRUE(at::equal(got[step].argmax(-1), expected[step].argmax(-1))) << c.name << " step " << step;
+      }
+    });
+  }
+}
+
+// Log-probabilities and entropies over a vocabulary that is cut, and the gradient of the head's input.
+TEST(TensorLogProbs, AreThoseOfTheWholeVocabulary) {
+  const Case c{.name = "odd",
+               .change =
+                   [](auto& o) {
+                     o.vocabulary = 99;
+                     o.tied = false;
+                   },
+               .ranks = 4};
+  const auto scores = [&](const Model& model) {
+    const at::Tensor ids = ids_of(c, 2), hidden = model.lm->forward({.ids = ids_of(c, 1)}).hidden;
+    const objectives::TokenLogProbs out =
+        objectives::token_log_probs(hidden, model.lm->head(), ids, /*temperature=*/0.7, /*chunk=*/10, true);
+    out.log_p.mul(at::arange(c.rows * c.length).view({c.rows, -1}) - 7).sum().backward();
+    return out;
+  };
+  const Model whole = make_model(c);
+  const objectives::TokenLogProbs expected = scores(whole);
+  test::on_ranks({test::Kind::threads, c.ranks}, [&](parallel::Comm& comm) {
+    const Model part = make_model(c, parallel::make_tensor_across(test::borrowed(comm)));
+    const objectives::TokenLogProbs got = scores(part);
+    EXPECT_LE(distance(got.log_p, expected.log_p), kClose);
+    EXPECT_LE(distance(got.entropy, expected.entropy), kClose);
+    const std::vector<nn::Parameter>& all = part.lm->parameter_set().all();
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].sum_over_parts) continue;
+      const at::Tensor gradient = whole.lm->parameter_set().all()[i].master.grad();
+      EXPECT_LE(distance(all[i].master.grad(), all[i].cut.part_of(gradient)), 2 * kClose) << all[i].name;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace hrm

@@ -1,0 +1,110 @@
+// A language model that is cut over ranks trains as the whole, also beside ranks that read other rows.
+#include <ATen/ATen.h>
+
+#include "hrm/base/error.h"
+#include "hrm/parallel/mesh.h"
+#include "hrm/tasks/registry.h"
+#include "support/expect_error.h"
+#include "support/overrides.h"
+#include "support/ranks.h"
+#include "train/small_language.h"
+
+namespace hrm {
+namespace {
+
+using test::Overrides;
+
+struct TensorRun {
+  TensorRun(const std::filesystem::path& dir, const Overrides& more, const std::shared_ptr<parallel::Comm>& world)
+      : loaded(testing::small_language_config(dir, more)),
+        runtime(ops::start_runtime_and_ops(loaded.config)),
+        mesh(std::make_shared<parallel::Mesh>(
+            world,
+            parallel::MeshShape{.tensor = world->alone() ? 1 : static_cast<int>(loaded.config.parallel.tensor)})),
+        task(tasks::make_task(loaded.config, runtime, mesh->shared_axis(parallel::Axis::data),
+                              mesh->shared_axis(parallel::Axis::tensor))),
+        trainer(loaded.config, loaded.to_json(), runtime, *task, /*run_dir=*/"", world, mesh) {
+    trainer.start_fresh();
+  }
+
+  config::LoadedConfig loaded;
+  Runtime runtime;
+  std::shared_ptr<const parallel::Mesh> mesh;
+  std::unique_ptr<tasks::Task> task;
+  train::Trainer trainer;
+};
+
+struct MeshCase {
+  const char* name;
+  int tensor = 2, data = 1;
+  Overrides more = {};
+};
+void PrintTo(const MeshCase& c, std::ostream* out) {
+  *out << c.name;
+}
+
+class TensorTraining : public ::testing::TestWithParam<MeshCase> {};
+
+// Plain gradient steps: others have the size of the rate whatever the gradient, so that rounding shows.
+TEST_P(TensorTraining, HasTheWeightsAndLossesOfOneRank) {
+  const MeshCase& c = GetParam();
+  Overrides settings{"lm.arch=decoder",   "lm.num_heads=4",      "lm.hidden_size=32",
+                     "lm.inner=64",       "data.encoder_len=0",  "data.decoder_len=24",
+                     "data.train={text}", "optim.name=sgd",      "optim.lr=0.05",
+                     "optim.momentum=0",  "optim.grad_clip=0.3", cat("parallel.tensor=", c.tensor),
+                     "optim.ema=0.9"};
+  settings.insert(settings.end(), c.more.begin(), c.more.end());
+  const std::filesystem::path dir = testing::fresh_folder(c.name);
+  constexpr int64_t kSteps = 5;
+  TensorRun whole(dir, settings, parallel::make_single_comm());
+  whole.trainer.run_steps(kSteps);
+  const tasks::NamedValues evaluated = whole.task->evaluate([](const tasks::EvalProgress&) {});
+  std::vector<std::shared_ptr<parallel::Comm>> comms;
+  for (auto& comm : parallel::make_thread_comms(c.tensor * c.data)) comms.push_back(std::move(comm));
+  test::on_threads(c.tensor * c.data, [&](int rank) {
+    TensorRun part(dir, settings, comms[static_cast<size_t>(rank)]);
+    part.trainer.run_steps(kSteps);
+    const std::vector<nn::Parameter>& all = part.task->parameters().all();
+    for (size_t i = 0; i < all.size(); ++i) {
+      const at::Tensor expected = all[i].cut.part_of(whole.task->parameters().all()[i].master.detach());
+      EXPECT_LE((all[i].master.detach() - expected).norm().item<double>(), 1e-6 * expected.norm().item<double>())
+          << all[i].name;
+    }
+    const tasks::NamedValues of_part = part.task->evaluate([](const tasks::EvalProgress&) {});
+    ASSERT_EQ(of_part.size(), evaluated.size());
+    for (size_t i = 0; i < evaluated.size(); ++i) {
+      if (evaluated[i].first.ends_with("_ms")) continue;
+      EXPECT_NEAR(of_part[i].second, evaluated[i].second, 1e-5 * std::abs(evaluated[i].second)) << evaluated[i].first;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, TensorTraining,
+    ::testing::Values(
+        MeshCase{"tensor_2"}, MeshCase{"tensor_2_data_2", 2, 2}, MeshCase{"tensor_4", 4},
+        MeshCase{"accumulated", 2, 2, {"train.micro_batch_size=2"}},
+        MeshCase{"documents", 2, 1, {"data.document_masks=true", "lm.tied=false"}},
+        MeshCase{"hrm", 2, 2, {"lm.arch=hrm", "data.train={sums}", "data.encoder_len=20", "data.decoder_len=6"}}));
+
+TEST(TensorSettings, RefusesWhatCannotBeCut) {
+  const std::filesystem::path dir = testing::fresh_folder("refused");
+  const auto refuses = [&](const Overrides& more, const std::string& text) {
+    Overrides all{"lm.arch=decoder",   "data.encoder_len=0", "data.decoder_len=24",
+                  "data.train={text}", "parallel.tensor=4",  "lm.num_heads=4"};
+    all.insert(all.end(), more.begin(), more.end());
+    test::expect_error(ExitCode::usage, {text}, [&] { testing::small_language_config(dir, all); });
+  };
+  refuses({"lm.num_heads=2"}, "parallel.tensor = 4 (command line) does not divide lm.num_heads = 2");
+  refuses({"lm.kv_heads=2"}, "does not divide lm.kv_heads = 2");
+  refuses({"lm.inner=30"}, "does not divide lm.inner = 30");
+  refuses({"parallel.zero=1"}, "does not go with parallel.zero = 1");
+  refuses({"optim.name=muon", "optim.lr=0.02"}, "set parallel.tensor to 1");
+  refuses({"moe.experts=4"}, "set parallel.tensor to 1, or moe.experts to 0");
+  refuses({"precision.fake_quantize=int8"}, "set precision.fake_quantize to none");
+  refuses({"lm.arch=hrm", "lm.style=prototype", "data.encoder_len=8", "data.train=" + testing::sums_folder().string()},
+          "set parallel.tensor to 1, or lm.style to modern");
+}
+
+}  // namespace
+}  // namespace hrm
