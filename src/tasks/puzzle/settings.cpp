@@ -127,6 +127,9 @@ void check_puzzle(const Checker& check) {
   check_data(check, c.data);
   check_model(check, c.model);
   check_recursions(check, c);
+  check.require(c.parallel.zero < 3, check.at("parallel.zero"),
+                " would gather each block again for every pass of a recursion, and these models fit any GPU; set ",
+                "parallel.zero to 2 or less");
   check.require(c.eval.rollouts == 1 || !c.model.facts().one_state || c.eval.noisy_state == NoisyState::z_H ||
                     c.model.start_std > 0,
                 check.at("eval.noisy_state"), " is not read by ", check.at("model.arch"),
