@@ -61,6 +61,17 @@ void check_tensor(const Checker& check, const Config& c) {
                 ", whose scales are those of whole weights; set precision.fake_quantize to none");
 }
 
+// What reads the weights of all blocks at once.
+void check_weights_in_turn(const Checker& check, const Config& c) {
+  if (c.parallel.zero < 3) return;
+  check.require(c.precision.blocks != BlockPrecision::fp8, check.at("precision.blocks"),
+                " quantises the weights of all blocks before a step, but with ", check.at("parallel.zero"),
+                " few blocks are on a rank at a time; set parallel.zero to 2, or precision.blocks to same");
+  check.require(c.precision.fake_quantize == FakeQuantization::none, check.at("precision.fake_quantize"),
+                " rounds whole weights after a step, but with ", check.at("parallel.zero"),
+                " a rank has slices of them; set parallel.zero to 2, or precision.fake_quantize to none");
+}
+
 void check_train(const Checker& check, const TrainConfig& t) {
   if (t.micro_batch_size > 0) {
     check.require(t.global_batch_size % t.micro_batch_size == 0, check.at("train.micro_batch_size"),
@@ -156,6 +167,7 @@ void check_consistency(const LoadedConfig& loaded) {
   check_schedule(check, c.optim, c.train);
   check_optim(check, c.optim, c.parallel);
   check_tensor(check, c);
+  check_weights_in_turn(check, c);
   check_train(check, c.train);
   check_eval(check, c);
   check_arithmetic(check, c);

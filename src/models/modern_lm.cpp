@@ -76,7 +76,7 @@ struct Mamba2Encoder : PromptEncoder {
 };
 
 // norm(blocks(state + pos)); pos is initially zero.
-struct ModernLevel : MemoryLevel, nn::HasOwnInit {
+struct ModernLevel : MemoryLevel, nn::HasOwnInit, nn::ReadsBlocksTogether {
   ModernLevel(int64_t length, int64_t depth, const DecoderOptions& o, at::Device device) {
     layers = add_blocks(*this, depth, o, /*cross=*/false, {}, device);
     norm = register_module("norm", std::make_shared<nn::RmsNorm>(o.width, o.eps, device));

@@ -140,6 +140,22 @@ int64_t Linear::quantized_bytes() const {
   return nf4_.defined() ? nf4_.bytes() : weight8_.defined() ? weight8_.bytes() : 0;
 }
 
+std::vector<at::Tensor> Linear::quantized_parts() const {
+  std::vector<at::Tensor> parts;
+  if (is_quantized(format_) && !has_quantized()) {
+    const at::TensorOptions bytes = at::device(at::kMeta).dtype(at::kByte);
+    const int64_t elements = weight_.numel(), blocks = (elements + 63) / 64;
+    if (format_ != WeightFormat::nf4) return {at::empty({elements}, bytes), at::empty({4 * weight_.size(0)}, bytes)};
+    return {at::empty({(elements + 1) / 2}, bytes), at::empty({blocks}, bytes),
+            at::empty({4 * ((blocks + 255) / 256)}, bytes), at::empty({4}, bytes)};
+  }
+  for (const at::Tensor& part : {nf4_.codes, nf4_.absmax, nf4_.scales, nf4_.offset, weight8_.values, weight8_.scales,
+                                 weight8_.transposed, weight8_.ones}) {
+    if (part.defined() && part.numel() > 0) parts.push_back(part);
+  }
+  return parts;
+}
+
 void Linear::set_fp8_products(bool on, bool transposed) {
   fp8_products_ = on && format_ == WeightFormat::fp8;
   if (!fp8_products_ || !weight8_.defined()) return;

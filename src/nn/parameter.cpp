@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -9,6 +10,7 @@
 #include "hrm/base/error.h"
 #include "hrm/nn/embedding.h"
 #include "hrm/nn/linear.h"
+#include "hrm/nn/lm_head.h"
 #include "hrm/ops/weight8.h"
 
 namespace hrm::nn {
@@ -32,19 +34,43 @@ void find_stale(torch::nn::Module& module, std::unordered_map<const void*, at::T
   for (const auto& child : module.children()) find_stale(*child, stale);
 }
 
-using GradientGroups = std::vector<std::pair<std::string, HasGradientGroup*>>;
+struct FoundGroup {
+  std::string name;
+  HasGradientGroup* module;
+  HasBlockUse* use;  // null where it does not report
+};
+using GradientGroups = std::vector<FoundGroup>;
 
 // Finds the groups in the order in which a backward pass completes them. Sibling modules run one after the other, so
 // the last one comes first. Modules that contain groups must already be registered in that order.
-void find_groups(torch::nn::Module& module, const std::string& prefix, GradientGroups& groups) {
+void find_groups(torch::nn::Module& module, const std::string& prefix, GradientGroups& groups, bool together = false) {
+  together = together || dynamic_cast<ReadsBlocksTogether*>(&module) != nullptr;
   const auto children = module.named_children();
   const auto as_group = [&](size_t i) { return dynamic_cast<HasGradientGroup*>(children[i].value().get()); };
   for (size_t i = children.size(); i-- > 0;) {
-    if (as_group(i) != nullptr) groups.emplace_back(prefix + children[i].key(), as_group(i));
+    if (as_group(i) == nullptr) continue;
+    auto* const use = together ? nullptr : dynamic_cast<HasBlockUse*>(children[i].value().get());
+    groups.push_back({prefix + children[i].key(), as_group(i), use});
   }
   for (size_t i = 0; i < children.size(); ++i) {
-    if (as_group(i) == nullptr) find_groups(*children[i].value(), prefix + children[i].key() + ".", groups);
+    if (as_group(i) == nullptr) find_groups(*children[i].value(), prefix + children[i].key() + ".", groups, together);
   }
+}
+
+struct Reading {
+  bool by_readers = true;  // only the HasComputeWeight modules that own the parameter read it
+  bool head = false;       // one of them is a head
+};
+
+// Who reads a parameter, keyed by it.
+void find_reading(const torch::nn::Module& module, std::unordered_map<const void*, Reading>& all) {
+  const auto* const reader = dynamic_cast<const HasComputeWeight*>(&module);
+  for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
+    Reading& reading = all[parameter.unsafeGetTensorImpl()];
+    reading.by_readers = reading.by_readers && reader != nullptr && reader->master_weight().is_same(parameter);
+    reading.head = reading.head || dynamic_cast<const LmHead*>(&module) != nullptr;
+  }
+  for (const auto& child : module.children()) find_reading(*child, all);
 }
 
 int group_of(const std::string& parameter, const std::vector<std::string>& groups) {
@@ -76,7 +102,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   copies_.clear();
   copied_masters_.clear();
   fake_quantized_.clear();
-  flat_master_ = at::Tensor();
+  frozen_.clear();
   count_ = 0;
   compute_dtype_ = compute_dtype;
   blocks_run_once_ = blocks_run_once;
@@ -84,7 +110,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   GradientGroups groups;
   find_groups(module, "", groups);
   std::vector<std::string> group_names;
-  for (const auto& [name, group] : groups) group_names.push_back(name);
+  for (const FoundGroup& group : groups) group_names.push_back(group.name);
 
   overwritten_.clear();
   cleared_.clear();
@@ -93,34 +119,42 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
 
   const ParameterCuts cuts(module);
   int64_t flat_size = 0;
+  std::unordered_map<const void*, Reading> reading;
+  find_reading(module, reading);
   std::unordered_map<const void*, size_t> seen;
-  std::vector<at::Tensor> frozen;
+  std::unordered_set<const void*> seen_frozen;
   at::Device device = at::kCPU;
+  const std::vector<QuantizedLayer> quantized = quantized_layers(module);
+  std::unordered_set<const void*> read_by_layer;
+  for (const QuantizedLayer& layer : quantized) read_by_layer.insert(layer.linear->weight().unsafeGetTensorImpl());
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& master = item.value();
-    if (master.is_meta() && !master.requires_grad()) continue;  // quantised, read by its layer
-    if (parameters_.empty() && frozen.empty()) device = master.device();
+    if (read_by_layer.count(master.unsafeGetTensorImpl()) > 0) continue;
+    if (parameters_.empty() && frozen_.empty()) device = master.device();
     const bool frozen_copy = !master.requires_grad() && master.scalar_type() == compute_dtype;
     require((master.scalar_type() == at::kFloat || frozen_copy) && master.is_contiguous(), ExitCode::unexpected,
             "parameter '", item.key(), "' must be contiguous float32");
     require(master.device() == device, ExitCode::unexpected, "parameter '", item.key(), "' is on ",
             master.device().str(), ", the others on ", device.str());
+    const int group = group_of(item.key(), group_names);
     if (!master.requires_grad()) {
-      frozen.push_back(master);
+      if (seen_frozen.insert(master.unsafeGetTensorImpl()).second) frozen_.push_back({item.key(), master, group});
       continue;
     }
-    const int group = group_of(item.key(), group_names);
     if (const auto [first, is_new] = seen.emplace(master.unsafeGetTensorImpl(), parameters_.size()); !is_new) {
       Parameter& tied = parameters_[first->second];
       if (tied.group != group) tied.group = GradientReady::kNoGroup;
       continue;
     }
-    parameters_.push_back({.name = item.key(),
-                           .master = master,
-                           .compute = master,
-                           .group = group,
-                           .cut = cuts.of(master),
-                           .sum_over_parts = cuts.sums_over_parts(master)});
+    const Reading& by = reading.at(master.unsafeGetTensorImpl());
+    parameters_.push_back(
+        {.name = item.key(),
+         .master = master,
+         .compute = master,
+         .group = group,
+         .cut = cuts.of(master),
+         .sum_over_parts = cuts.sums_over_parts(master),
+         .only_compute_is_read = by.by_readers && (group != GradientReady::kNoGroup || by.head)});
     count_ += master.numel();
     flat_size += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
   }
@@ -161,10 +195,21 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
     parameter.compute = hand_out_copy(master);
   }
   clear_to(flat_size);
-  for (const at::Tensor& master : frozen) hand_out_copy(master);
+  for (FrozenTensor& each : frozen_) each.tensor = hand_out_copy(each.tensor);
+  for (const QuantizedLayer& layer : quantized) {
+    const int group = group_of(layer.weight, group_names);
+    for (const at::Tensor& part : layer.linear->quantized_parts()) frozen_.push_back({layer.weight, part, group});
+  }
 
   gradient_ready_ = std::make_shared<GradientReady>(std::move(group_names));
-  for (size_t i = 0; i < groups.size(); ++i) groups[i].second->set_gradient_group(gradient_ready_, static_cast<int>(i));
+  block_use_ = std::make_shared<BlockUse>();
+  reports_use_.assign(groups.size(), 0);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    groups[i].module->set_gradient_group(gradient_ready_, static_cast<int>(i));
+    if (groups[i].use == nullptr) continue;
+    groups[i].use->set_block_use(block_use_, static_cast<int>(i));
+    reports_use_[i] = 1;
+  }
 }
 
 void ParameterSet::build_frozen(torch::nn::Module& module, at::ScalarType compute_dtype) {
@@ -194,8 +239,9 @@ void ParameterSet::fake_quantize(const std::vector<HasComputeWeight*>& modules, 
     if (found == rounded.end()) continue;
     parameter.compute = found->second;
     parameter.fake_quantized = true;
+    parameter.only_compute_is_read = false;
   }
-  forget_copies([&](const at::Tensor& master) { return find(master) != rounded.end(); });
+  forget_copies([&](const at::Tensor&, const at::Tensor& master) { return find(master) != rounded.end(); });
   refresh_fake_quantized();
 }
 
@@ -208,16 +254,18 @@ void ParameterSet::cast_when_read(const std::vector<Linear*>& layers) {
   }
   const auto is_cast = [&](const at::Tensor& master) { return cast.count(master.unsafeGetTensorImpl()) > 0; };
   for (Parameter& parameter : parameters_) {
-    if (is_cast(parameter.master)) parameter.compute = parameter.master;
+    if (!is_cast(parameter.master)) continue;
+    parameter.compute = parameter.master;
+    parameter.only_compute_is_read = false;
   }
-  forget_copies(is_cast);
+  forget_copies([&](const at::Tensor&, const at::Tensor& master) { return is_cast(master); });
 }
 
 template <class IsOne>
 void ParameterSet::forget_copies(const IsOne& is_one) {
   size_t kept = 0;
   for (size_t i = 0; i < copies_.size(); ++i) {
-    if (is_one(copied_masters_[i])) continue;
+    if (is_one(copies_[i], copied_masters_[i])) continue;
     std::tie(copies_[kept], copied_masters_[kept]) = std::tuple(copies_[i], copied_masters_[i]);
     ++kept;
   }
@@ -242,17 +290,47 @@ void ParameterSet::settle_gradients() {
   }
 }
 
-void ParameterSet::place_masters(const std::vector<int64_t>& offsets, int64_t size) {
-  require(offsets.size() == parameters_.size(), ExitCode::unexpected, offsets.size(), " offsets do not match ",
-          parameters_.size(), " parameters; give one for each");
+namespace {
+
+void check_place(const Parameter& parameter, const at::Tensor& place, at::ScalarType dtype) {
+  require(place.sizes() == parameter.master.sizes() && place.is_contiguous() && place.scalar_type() == dtype,
+          ExitCode::unexpected, "the place of '", parameter.name, "' must be contiguous ", c10::toString(dtype),
+          " and have the parameter's shape");
+}
+
+}  // namespace
+
+void ParameterSet::place_master(size_t i, const at::Tensor& place) {
   const at::NoGradGuard no_grad;
-  flat_master_ = at::zeros({size}, parameters_.front().master.options().requires_grad(false));
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    at::Tensor& master = parameters_[i].master;
-    const at::Tensor place = flat_master_.narrow(0, offsets[i], master.numel()).view(master.sizes());
-    place.copy_(master);
-    master.set_data(place);  // the same leaf for all its holders
-  }
+  const Parameter& parameter = parameters_.at(i);
+  check_place(parameter, place, at::kFloat);
+  place.copy_(parameter.master);
+  parameter.master.set_data(place);  // the same leaf for all its holders
+}
+
+void ParameterSet::place_compute(size_t i, const at::Tensor& place) {
+  const at::NoGradGuard no_grad;
+  const Parameter& parameter = parameters_.at(i);
+  require(parameter.only_compute_is_read, ExitCode::unexpected, "the master of '", parameter.name,
+          "' is read in passes, so every rank needs the whole of it");
+  check_place(parameter, place, parameter.compute.scalar_type());
+  parameter.compute.set_data(place);  // the same tensor for all its readers
+  if (parameter.compute.is_same(parameter.master)) return;
+  forget_copies([&](const at::Tensor&, const at::Tensor& master) { return master.is_same(parameter.master); });
+  // NaN rather than stale values: whoever reads it is found out.
+  const at::Tensor nothing = at::full({}, std::numeric_limits<float>::quiet_NaN(), parameter.master.options());
+  parameter.master.set_data(nothing.expand(parameter.master.sizes()));
+}
+
+void ParameterSet::place_frozen(size_t i, const at::Tensor& place) {
+  const at::NoGradGuard no_grad;
+  const FrozenTensor& frozen = frozen_.at(i);
+  require(place.sizes() == frozen.tensor.sizes() && place.is_contiguous() &&
+              place.scalar_type() == frozen.tensor.scalar_type(),
+          ExitCode::unexpected, "the place of '", frozen.name, "' must be contiguous ",
+          c10::toString(frozen.tensor.scalar_type()), " and have its shape");
+  frozen.tensor.set_data(place);
+  forget_copies([&](const at::Tensor& copy, const at::Tensor&) { return copy.is_same(frozen.tensor); });
 }
 
 void ParameterSet::place_gradients(const std::vector<at::Tensor>& gradients) {

@@ -82,6 +82,7 @@ StepRows TransformerBlock::step(const StepRows& rows, const AttentionPass& pass,
                                 const LayerCache& cache, const TransformerBlock* next) {
   const at::NoGradGuard no_grad;
   if (options_.across) return step_part(rows, pass, memory, cache);
+  if (block_use_) block_use_->before_step(block_);
   if (options_.norms_behind) return {add_normed(rows.x, self_attn_->step(rows.x, pass, cache))};
   const auto shaped = [](const StepRows& from, at::IntArrayRef sizes) {
     const bool ahead = from.ahead.scaled.defined();
@@ -139,13 +140,18 @@ at::Tensor TransformerBlock::forward(const at::Tensor& x, const AttentionPass& p
                                      LayerCache* cache) {
   // Outside the recomputed part, so that each use is marked once.
   const at::Tensor input = mark_use(x);
-  if (!options_.recompute || !at::GradMode::is_enabled()) return compute(input, pass, memory, cache);
-  return compute_again_later(input, pass, memory);
+  if (block_use_) block_use_->before(block_);
+  const bool again = options_.recompute && at::GradMode::is_enabled();
+  const at::Tensor out = again ? compute_again_later(input, pass, memory) : compute(input, pass, memory, cache);
+  return block_use_ ? block_use_->after(out, block_) : out;
 }
 
 LayerCache TransformerBlock::project_memory(const at::Tensor& memory) const {
-  const at::Tensor marked = mark_use(memory);
-  return cross_attn_->project(options_.across ? options_.across->share(marked) : marked);
+  const at::Tensor marked = mark_use(memory), input = options_.across ? options_.across->share(marked) : marked;
+  if (!block_use_) return cross_attn_->project(input);
+  block_use_->before(block_);
+  const LayerCache projected = cross_attn_->project(input);
+  return {block_use_->after(projected.keys, block_), block_use_->after(projected.values, block_)};
 }
 
 at::Tensor TransformerBlock::mark_use(const at::Tensor& input) const {

@@ -18,27 +18,33 @@ int64_t place_of(const nn::Parameter& parameter, const at::Tensor& flat) {
   return parameter.master.grad().storage_offset() - flat.storage_offset();
 }
 
+int64_t aligned(int64_t size, int64_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
 }  // namespace
 
-// Elements [begin, end) of the flat vector: of parameters side by side that are of one group, or of a bucket.
+// Parameters, one after the other in the flat vector, that are of one group and residence; or those of a bucket.
 struct GradientReducer::Extent {
-  int64_t begin = 0, end = 0;
+  int64_t begin = 0, end = 0;  // elements of the flat vector
   int group = nn::GradientReady::kNoGroup;
+  Residence residence = Residence::whole;
+  std::vector<size_t> parameters = {};
+  std::vector<int> used_by = {};  // groups, also where the gradients are of none
 
   bool of_no_group() const { return group == nn::GradientReady::kNoGroup; }
-  static std::vector<Extent> runs_of(nn::ParameterSet& set) {
-    const at::Tensor& flat = set.flat_grad();
-    std::vector<Extent> runs;
-    for (const nn::Parameter& parameter : set.all()) {
-      const int64_t begin = place_of(parameter, flat);
-      if (!runs.empty() && runs.back().group == parameter.group) continue;
-      if (!runs.empty()) runs.back().end = begin;
-      runs.push_back({.begin = begin, .end = 0, .group = parameter.group});
-    }
-    runs.back().end = flat.numel();
-    return runs;
-  }
 };
+
+bool is_mostly_frozen(const nn::ParameterSet& parameters, int group) {
+  int64_t trained = 0, frozen = 0;
+  for (const nn::Parameter& parameter : parameters.all()) {
+    if (parameter.group == group) trained += static_cast<int64_t>(parameter.compute.nbytes());
+  }
+  for (const nn::FrozenTensor& each : parameters.frozen()) {
+    if (each.group == group) frozen += static_cast<int64_t>(each.tensor.nbytes());
+  }
+  return frozen > trained;
+}
 
 ReducerOptions reducer_options(const config::ParallelConfig& config) {
   return {.bucket_bytes = config.bucket_mb << 20,
@@ -50,10 +56,11 @@ GradientReducer::GradientReducer(nn::ParameterSet& parameters, Comm& comm, const
     : parameters_(parameters), comm_(comm) {
   require(options.dtype == at::kFloat || options.dtype == at::kBFloat16, ExitCode::unexpected,
           "gradients are summed in float32 or bfloat16, not in ", c10::toString(options.dtype));
-  require(options.zero >= 0 && options.zero <= 2, ExitCode::unexpected, "there is no zero ", options.zero);
+  require(options.zero >= 0 && options.zero <= 3, ExitCode::unexpected, "there is no zero ", options.zero);
   require(parameters.flat_grad().defined(), ExitCode::unexpected, "the parameters are laid out for another reducer");
   if (comm_.alone()) return;
-  zero_ = options.zero;
+  zero_ = std::min<int64_t>(options.zero, 2);
+  weights_take_turns_ = options.zero == 3;
   const at::NoGradGuard no_grad;
   cut(options);
 }
@@ -62,27 +69,73 @@ GradientReducer::~GradientReducer() {
   if (open_) parameters_.gradient_ready()->listen({});
 }
 
+Residence GradientReducer::residence_of(const nn::Parameter& parameter, int64_t zero) const {
+  if (zero == 0 || !parameter.only_compute_is_read) return Residence::whole;
+  if (zero == 3 && parameters_.reports_use(parameter.group) && !is_mostly_frozen(parameters_, parameter.group)) {
+    return Residence::turns;
+  }
+  return parameter.compute.is_same(parameter.master) ? Residence::whole : Residence::copies;
+}
+
+std::vector<GradientReducer::Extent> GradientReducer::runs_of_parameters(int64_t zero) const {
+  const at::Tensor& flat = parameters_.flat_grad();
+  const std::vector<nn::Parameter>& all = parameters_.all();
+  const bool apart = std::any_of(all.begin(), all.end(), [&](const nn::Parameter& parameter) {
+    return residence_of(parameter, zero) != Residence::whole;
+  });
+  std::vector<Extent> runs;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const nn::Parameter& parameter = all[i];
+    const int64_t begin = place_of(parameter, flat);
+    const Residence residence = residence_of(parameter, zero);
+    const int group = apart && residence == Residence::whole ? nn::GradientReady::kNoGroup : parameter.group;
+    if (!runs.empty()) runs.back().end = begin;
+    if (runs.empty() || runs.back().group != group || runs.back().residence != residence) {
+      runs.push_back({.begin = begin, .group = group, .residence = residence});
+    }
+    runs.back().parameters.push_back(i);
+    runs.back().used_by.push_back(parameter.group);
+  }
+  runs.back().end = flat.numel();
+  return runs;
+}
+
 void GradientReducer::cut(const ReducerOptions& options) {
-  std::vector<Extent> runs = Extent::runs_of(parameters_);
-  const auto turn = [](const Extent& run) { return run.of_no_group() ? std::numeric_limits<int>::max() : run.group; };
+  std::vector<Extent> runs = runs_of_parameters(options.zero);
+  const bool apart =
+      std::any_of(runs.begin(), runs.end(), [](const Extent& run) { return run.residence != Residence::whole; });
+  // Those of no group come last, of each residence together.
+  const auto turn = [](const Extent& run) {
+    constexpr int kBehindGroups = std::numeric_limits<int>::max() - 8;
+    return run.of_no_group() ? kBehindGroups + static_cast<int>(run.residence) : run.group;
+  };
   std::stable_sort(runs.begin(), runs.end(), [&](const Extent& a, const Extent& b) { return turn(a) < turn(b); });
 
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(options.dtype));
   std::vector<Extent> joined;  // one for each bucket
+  std::vector<int64_t> sizes;  // elements
   for (const Extent& run : runs) {
     if (!joined.empty()) {
       // Blocks come in the reverse order of their memory, so that the next one mostly ends where the last began.
       Extent& last = joined.back();
-      const bool neighbours = run.end == last.begin || run.begin == last.end;
-      const bool full = (last.end - last.begin) * element_bytes >= options.bucket_bytes;
-      if (neighbours && !full && run.of_no_group() == last.of_no_group()) {
+      const bool neighbours = apart || run.end == last.begin || run.begin == last.end;
+      const bool same_group = !run.of_no_group() && run.group == last.group && run.residence == last.residence;
+      const bool full = sizes.back() * element_bytes >= options.bucket_bytes;
+      if (neighbours && (!full || same_group) && run.of_no_group() == last.of_no_group() &&
+          run.residence == last.residence) {
         last.begin = std::min(last.begin, run.begin);
         last.end = std::max(last.end, run.end);
-        if (!run.of_no_group()) buckets_.back().groups.push_back(run.group);
+        last.group = run.group;
+        last.parameters.insert(last.parameters.end(), run.parameters.begin(), run.parameters.end());
+        last.used_by.insert(last.used_by.end(), run.used_by.begin(), run.used_by.end());
+        sizes.back() += run.end - run.begin;
+        std::vector<int>& groups = buckets_.back().groups;
+        if (!run.of_no_group() && groups.back() != run.group) groups.push_back(run.group);
         continue;
       }
     }
     joined.push_back(run);
+    sizes.push_back(run.end - run.begin);
     Bucket& bucket = buckets_.emplace_back();
     if (!run.of_no_group()) bucket.groups.push_back(run.group);
   }
@@ -112,27 +165,29 @@ void GradientReducer::lay_out(const std::vector<Extent>& extents) {
   std::iota(by_memory.begin(), by_memory.end(), size_t{0});
   std::sort(by_memory.begin(), by_memory.end(),
             [&](size_t a, size_t b) { return extents[a].begin < extents[b].begin; });
+  std::vector<int64_t> offsets(parameters_.all().size());
   for (const size_t i : by_memory) {
-    const int64_t size = (extents[i].end - extents[i].begin + unit - 1) / unit * unit;
+    std::vector<size_t> members = extents[i].parameters;
+    std::sort(members.begin(), members.end());
+    int64_t size = 0;
+    for (const size_t member : members) {
+      offsets[member] = layout.size + size;
+      size += aligned(parameters_.all()[member].master.numel(), kAlignment);
+    }
+    size = aligned(size, unit);
     buckets_[i].offset = layout.size;
     layout.pieces.push_back({.offset = layout.size, .size = size});
+    pieces_.push_back({.residence = extents[i].residence, .groups = extents[i].used_by});
     layout.size += size;
   }
-
-  std::vector<int64_t> offsets;
-  for (const nn::Parameter& parameter : parameters_.all()) {
-    const int64_t place = place_of(parameter, parameters_.flat_grad());
-    const auto extent = std::find_if(extents.begin(), extents.end(),
-                                     [&](const Extent& e) { return e.begin <= place && place < e.end; });
-    offsets.push_back(buckets_[static_cast<size_t>(extent - extents.begin())].offset + place - extent->begin);
-    layout.members.push_back(
-        {.name = parameter.name, .sizes = parameter.master.sizes().vec(), .offset = offsets.back()});
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    const nn::Parameter& parameter = parameters_.all()[i];
+    layout.members.push_back({.name = parameter.name, .sizes = parameter.master.sizes().vec(), .offset = offsets[i]});
   }
-  parameters_.place_masters(offsets, layout.size);
 }
 
 void GradientReducer::make_buffers(at::ScalarType dtype, bool rotate) {
-  const at::TensorOptions floats = parameters_.flat_master().options();
+  const at::TensorOptions floats = parameters_.flat_grad().options();
   const auto piece_of = [&](const Bucket& bucket) {
     return *std::find_if(layout_->pieces.begin(), layout_->pieces.end(),
                          [&](const FlatLayout::Piece& piece) { return piece.offset == bucket.offset; });
@@ -308,8 +363,10 @@ void GradientReducer::take_in(Bucket& bucket) {
 
 // All gradients of the micro-batch under way are there.
 void GradientReducer::settle() {
-  require(started_ >= rotating_, ExitCode::unexpected, "a backward pass left out blocks: ", started_, " of ", rotating_,
-          " buckets are complete");
+  // The last may be missing: the first block's input needs no gradient where the embedding is frozen, so that nothing
+  // reports its end. Its buffer was open for it.
+  require(started_ + 1 >= rotating_, ExitCode::unexpected, "a backward pass left out blocks: ", started_, " of ",
+          rotating_, " buckets are complete");
   open_ = false;
   parameters_.gradient_ready()->listen({});
   while (started_ < buckets_.size()) start_next();

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "hrm/base/error.h"
@@ -10,30 +12,100 @@
 namespace hrm::parallel {
 
 ParameterShards::ParameterShards(nn::ParameterSet& parameters, Comm& comm, const GradientReducer& reducer,
-                                 double average_decay, std::vector<std::string> moments)
+                                 double average_decay, std::vector<std::string> moments, const GatherOptions& options)
     : parameters_(parameters),
       comm_(comm),
       layout_(*reducer.layout()),
       gradients_(reducer.share()),
       moment_names_(std::move(moments)) {
-  for (const FlatLayout::Piece& piece : layout_.pieces) {
-    const int64_t begin = layout_.slice_offset(piece), end = begin + layout_.slice_size(piece);
-    for (size_t i = 0; i < layout_.members.size(); ++i) {
-      const FlatLayout::Member& member = layout_.members[i];
-      const int64_t size = c10::multiply_integers(member.sizes.begin(), member.sizes.end());
-      const int64_t first = std::max(begin, member.offset), last = std::min(end, member.offset + size);
-      if (first >= last) continue;
-      parts_.push_back({i, first, layout_.share_offset(piece) + first - begin, last - first});
-    }
-  }
+  const at::NoGradGuard no_grad;
+  std::vector<WeightGather::Unit> units = place_masters(reducer.pieces());
   require(!parts_.empty(), ExitCode::usage, "the model's ", parameters_.count(), " parameters are too few to give ",
           comm_.ranks(), " ranks a share each: use parallel.zero=0");
-  const at::TensorOptions options = gradients_.options();
-  for (size_t i = 0; i < moment_names_.size(); ++i) moments_.push_back(at::zeros({layout_.share()}, options));
-  moved_ = at::zeros({2}, options.dtype(at::kDouble));
+  if (reducer.weights_take_turns()) {
+    for (WeightGather::Unit& unit : frozen_units(parameters_, comm_)) {
+      frozen_shares_ += static_cast<int64_t>(unit.source.nbytes());
+      units.push_back(std::move(unit));
+    }
+    // Backward passes complete the first group first.
+    std::stable_sort(units.begin(), units.end(),
+                     [](const auto& a, const auto& b) { return a.groups[0] > b.groups[0]; });
+    if (!units.empty()) weights_ = std::make_unique<WeightGather>(parameters_, comm_, std::move(units), options);
+  }
+  const at::TensorOptions floats = gradients_.options();
+  for (size_t i = 0; i < moment_names_.size(); ++i) moments_.push_back(at::zeros({layout_.share()}, floats));
+  moved_ = at::zeros({2}, floats.dtype(at::kDouble));
   if (average_decay <= 0) return;
-  average_ = at::zeros({layout_.share()}, options);
+  average_ = at::zeros({layout_.share()}, floats);
   ema_ = std::make_unique<optim::Ema>(master_views(), views(average_), average_decay);
+}
+
+// Every piece becomes one of whole_ or of shard_layout_. Returns what takes turns.
+std::vector<WeightGather::Unit> ParameterShards::place_masters(const std::vector<GradientReducer::PieceUse>& uses) {
+  const auto is_whole = [&](size_t piece) { return uses[piece].residence == Residence::whole; };
+  int64_t whole = 0;
+  shard_layout_.rank = layout_.rank;
+  shard_layout_.ranks = layout_.ranks;
+  std::vector<FlatLayout::Piece> places;  // of every piece, there
+  for (size_t i = 0; i < layout_.pieces.size(); ++i) {
+    int64_t& size = is_whole(i) ? whole : shard_layout_.size;
+    places.push_back({.offset = size, .size = layout_.pieces[i].size});
+    (is_whole(i) ? whole_pieces_ : shard_layout_.pieces).push_back(places.back());
+    size += layout_.pieces[i].size;
+  }
+  const at::TensorOptions floats = gradients_.options();
+  whole_ = at::zeros({whole}, floats);
+  shard_ = at::zeros({shard_layout_.share()}, floats);
+
+  std::vector<WeightGather::Unit> units;
+  for (size_t i = 0; i < layout_.pieces.size(); ++i) {
+    const FlatLayout::Piece &piece = layout_.pieces[i], &place = places[i];
+    const int64_t begin = layout_.slice_offset(piece), end = begin + layout_.slice_size(piece);
+    const int64_t own = shard_layout_.share_offset(place);
+    Copies copies;
+    WeightGather::Unit unit{.groups = uses[i].groups, .source = {}, .members = {}};
+    if (!is_whole(i)) copies.masters = unit.source = shard_.narrow(0, own, layout_.slice_size(piece));
+    for (size_t m = 0; m < layout_.members.size(); ++m) {
+      const FlatLayout::Member& member = layout_.members[m];
+      if (member.offset < piece.offset || member.offset >= piece.offset + piece.size) continue;
+      const nn::Parameter& parameter = parameters_.all()[m];
+      const int64_t size = parameter.master.numel(), offset = member.offset - piece.offset;
+      if (is_whole(i)) {
+        parameters_.place_master(m, whole_.narrow(0, place.offset + offset, size).view(member.sizes));
+      } else {
+        shard_layout_.members.push_back({.name = member.name, .sizes = member.sizes, .offset = place.offset + offset});
+      }
+      if (const int64_t first = std::max(begin, member.offset), last = std::min(end, member.offset + size);
+          first < last) {
+        Part part{
+            .member = m, .share = layout_.share_offset(piece) + first - begin, .size = last - first, .master = {}};
+        if (is_whole(i)) {
+          part.master = whole_.narrow(0, place.offset + first - piece.offset, part.size);
+        } else {
+          part.master = shard_.narrow(0, own + first - begin, part.size);
+          part.master.copy_(parameter.master.detach().view(-1).narrow(0, first - member.offset, part.size));
+        }
+        parts_.push_back(part);
+      }
+      if (uses[i].residence == Residence::copies) {
+        if (!copies.all.defined()) copies.all = at::zeros({piece.size}, parameter.compute.options());
+        const at::Tensor there = copies.all.narrow(0, offset, size).view(member.sizes);
+        there.copy_(parameter.compute);
+        parameters_.place_compute(m, there.variable_data());
+      } else if (uses[i].residence == Residence::turns) {
+        unit.dtype = parameter.compute.scalar_type();
+        unit.members.push_back({m, offset});
+        turning_ += size;
+      }
+    }
+    if (uses[i].residence == Residence::copies) {
+      copies.own = copies.all.narrow(0, layout_.slice_offset(piece) - piece.offset, layout_.slice_size(piece));
+      copies_.push_back(std::move(copies));
+    } else if (uses[i].residence == Residence::turns) {
+      units.push_back(std::move(unit));
+    }
+  }
+  return units;
 }
 
 std::vector<at::Tensor> ParameterShards::views(const at::Tensor& share) const {
@@ -44,7 +116,7 @@ std::vector<at::Tensor> ParameterShards::views(const at::Tensor& share) const {
 
 std::vector<at::Tensor> ParameterShards::master_views() const {
   std::vector<at::Tensor> views;
-  for (const Part& part : parts_) views.push_back(parameters_.flat_master().narrow(0, part.flat, part.size));
+  for (const Part& part : parts_) views.push_back(part.master);
   return views;
 }
 
@@ -87,14 +159,34 @@ void ParameterShards::step(optim::Optimizer& optimizer, const at::Tensor& lr, co
 
 void ParameterShards::gather() {
   const at::NoGradGuard no_grad;
-  const at::Tensor& flat = parameters_.flat_master();
+  begin_pass();
   const StepClock::Wait waiting(comm_.clock());
   std::vector<std::unique_ptr<Pending>> pending;
-  for (const FlatLayout::Piece& piece : layout_.pieces) {
-    pending.push_back(comm_.start_all_gather(flat.narrow(0, piece.offset, piece.size),
-                                             flat.narrow(0, layout_.slice_offset(piece), layout_.slice_size(piece))));
+  for (const FlatLayout::Piece& piece : whole_pieces_) {
+    const int64_t size = piece.size / comm_.ranks();
+    pending.push_back(comm_.start_all_gather(whole_.narrow(0, piece.offset, piece.size),
+                                             whole_.narrow(0, piece.offset + comm_.rank() * size, size)));
+  }
+  for (const Copies& copies : copies_) {
+    copies.own.copy_(copies.masters);
+    pending.push_back(comm_.start_all_gather(copies.all, copies.own));
   }
   for (const auto& operation : pending) operation->wait();
+}
+
+void ParameterShards::begin_pass() {
+  if (weights_) weights_->forget();
+}
+
+ParameterShards::WeightMemory ParameterShards::weight_memory() const {
+  WeightMemory memory;
+  memory.masters = static_cast<int64_t>(whole_.nbytes() + shard_.nbytes());
+  memory.turning = turning_;
+  if (!weights_) return memory;
+  memory.buffers = weights_->buffer_bytes();
+  memory.frozen = frozen_shares_ * comm_.ranks();
+  memory.frozen_shares = frozen_shares_;
+  return memory;
 }
 
 void ParameterShards::visit_state(StateVisitor& visitor) {
@@ -103,6 +195,34 @@ void ParameterShards::visit_state(StateVisitor& visitor) {
     visitor.tensor("optim.*." + moment_names_[i], moments_[i], StateRole::optimizer, slice);
   }
   if (ema_) visitor.tensor("ema.*", average_, StateRole::ema, slice);
+}
+
+void ParameterShards::visit_weights(Stateful& task, StateVisitor& visitor) {
+  struct Rest : StateVisitor {
+    Rest(ParameterShards& of, StateVisitor& inner) : shards(of), out(inner) {
+      for (const FlatLayout::Member& member : of.shard_layout_.members) sharded.insert(member.name);
+      for (const nn::Parameter& parameter : of.parameters_.all()) {
+        if (sharded.count(parameter.name) > 0) names[parameter.master.unsafeGetTensorImpl()] = &parameter.name;
+      }
+    }
+    void tensor(const std::string& name, at::Tensor& tensor, StateRole role, StateSlice slice) override {
+      const auto found = names.find(tensor.unsafeGetTensorImpl());
+      if (found == names.end()) return out.tensor(name, tensor, role, slice);
+      require(name == *found->second, ExitCode::unexpected, "the task registers '", *found->second, "' as '", name,
+              "', so its shards cannot stand for it");
+      if (!std::exchange(any, true)) out.tensor("*", shards.shard_, role, {.flat = &shards.shard_layout_});
+    }
+    void integer(const std::string& name, int64_t& value) override { out.integer(name, value); }
+    void real(const std::string& name, double& value) override { out.real(name, value); }
+
+    ParameterShards& shards;
+    StateVisitor& out;
+    std::unordered_set<std::string> sharded;
+    std::unordered_map<const void*, const std::string*> names;
+    bool any = false;
+  };
+  Rest rest(*this, visitor);
+  task.visit_state(rest);
 }
 
 }  // namespace hrm::parallel

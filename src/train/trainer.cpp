@@ -1,5 +1,6 @@
 #include "hrm/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "hrm/base/error.h"
@@ -275,6 +276,7 @@ void Trainer::train_step() {
         device_step();
       } catch (...) {
         reducer_->abandon();  // of a capture that fails the step is made once more, eagerly
+        if (shards_) shards_->begin_pass();
         throw;
       }
     });
@@ -287,11 +289,14 @@ void Trainer::train_step() {
   if (failpoint::hit(Failpoint::step_end) == failpoint::Action::flip) flip_bit();
 }
 
-// As a fault of the memory does, in the first weight.
+// As a fault of the memory does, in the first weight of which every rank has all.
 void Trainer::flip_bit() {
   const at::NoGradGuard no_grad;
-  at::Tensor first = list_state(task_).tensors.front().tensor.view(-1).narrow(0, 0, 1);
-  first.view(at::kInt).bitwise_xor_(1 << 20);
+  const StateListing state = list_state(*this);
+  const auto whole = std::find_if(state.tensors.begin(), state.tensors.end(), [](const TensorEntry& entry) {
+    return entry.role == StateRole::weight && entry.slice.flat == nullptr;
+  });
+  whole->tensor.view(-1).narrow(0, 0, 1).view(at::kInt).bitwise_xor_(1 << 20);
 }
 
 // What the host refills before each step.
@@ -306,6 +311,7 @@ std::vector<at::Tensor> Trainer::captured_inputs() const {
 // The device's part of a step, once captured never called again: it reads nothing from the host that changes.
 void Trainer::device_step() {
   nn::ParameterSet& parameters = task_.parameters();
+  if (shards_) shards_->begin_pass();
   // Since the step before: copies of the batch, and waiting for the host.
   if (phases_) phases_->end(Phase::data);
   {
@@ -459,6 +465,7 @@ bool Trainer::evaluate() {
     const PhaseClock::Scope measured(phases_.get());
     const PhaseTimes before = phases_ ? phases_->totals() : PhaseTimes();
     if (phases_) phases_->begin();
+    if (shards_) shards_->begin_pass();  // a replayed step leaves no note of what it fetched
     try {
       results.emplace_back(prefix, task_.evaluate([&](const tasks::EvalProgress& progress) {
         alive("evaluation");

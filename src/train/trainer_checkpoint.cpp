@@ -143,6 +143,7 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
   checkpoint::load_checkpoint(checkpoint, whole, optional);
   whole.hand_out();
   check_sources(info, checkpoint, accept_data_change);
+  if (shards_) shards_->gather();
   task_.parameters().refresh_compute();
   log_.truncate_after(step_);
   last_saved_step_ = step_;
@@ -189,7 +190,11 @@ void Trainer::visit_state(StateVisitor& visitor) {
   visitor.integer("loop.step", step_);
   visitor.integer("loop.last_eval_step", last_eval_step_);
   window_->visit_state(visitor);
-  task_.visit_state(visitor);
+  if (shards_) {
+    shards_->visit_weights(task_, visitor);
+  } else {
+    task_.visit_state(visitor);
+  }
   optimizer_->visit_state(visitor);
   if (ema_) ema_->visit_state(visitor);
   if (shards_) shards_->visit_state(visitor);

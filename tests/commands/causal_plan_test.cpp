@@ -425,6 +425,9 @@ INSTANTIATE_TEST_SUITE_P(
                       CausalRanksCase{"normalised", {"polychromic.normalize_advantages=true"}},
                       CausalRanksCase{"accumulation", {"train.micro_batch_size=1"}},
                       CausalRanksCase{"zero1", with(kNothingSampled, {"parallel.zero=1", "optim.ema=0.9"})},
+                      CausalRanksCase{"zero3", with(kNothingSampled, {"parallel.zero=3", "lora.r=0"})},
+                      CausalRanksCase{"zero3_adapter",
+                                      with(kNothingSampled, {"parallel.zero=3", "train.micro_batch_size=1"})},
                       CausalRanksCase{"rewards", with(kRewards, {"train.global_batch_size=8"})}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -10,6 +10,11 @@ namespace {
 
 using test::Overrides;
 
+using test::with;
+
+// Blocks enough for buffers that take turns.
+const Overrides kTurns{"parallel.zero=3", "parallel.bucket_mb=1", "lm.hidden_size=128", "lm.layers=6"};
+
 struct LanguageCase {
   const char* name;
   Overrides more;
@@ -33,17 +38,24 @@ TEST_P(LanguageRehearsal, IsWhatTrainingSends) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, LanguageRehearsal,
-    ::testing::Values(LanguageCase{"hrm", {}}, LanguageCase{"decoder", {"lm.arch=decoder"}},
-                      LanguageCase{"several_buckets",
-                                   {"lm.arch=decoder", "lm.hidden_size=128", "parallel.bucket_mb=1"}},
-                      LanguageCase{"accumulation", {"lm.arch=decoder", "train.micro_batch_size=1"}},
-                      LanguageCase{"experts", {"moe.experts=2", "moe.inner=16", "moe.bias_rate=0.001"}},
-                      LanguageCase{"halting", {"objective.halting=0.1", "objective.deep_supervision=0.5"}},
-                      LanguageCase{"zero1", {"lm.arch=decoder", "parallel.zero=1", "optim.ema=0.9"}},
-                      LanguageCase{"zero2",
-                                   {"lm.arch=decoder", "lm.hidden_size=128", "lm.layers=4", "parallel.bucket_mb=1",
-                                    "parallel.zero=2", "train.micro_batch_size=1"}},
-                      LanguageCase{"prototype", {"lm.style=prototype"}}),
+    ::testing::Values(
+        LanguageCase{"hrm", {}}, LanguageCase{"decoder", {"lm.arch=decoder"}},
+        LanguageCase{"several_buckets", {"lm.arch=decoder", "lm.hidden_size=128", "parallel.bucket_mb=1"}},
+        LanguageCase{"accumulation", {"lm.arch=decoder", "train.micro_batch_size=1"}},
+        LanguageCase{"experts", {"moe.experts=2", "moe.inner=16", "moe.bias_rate=0.001"}},
+        LanguageCase{"halting", {"objective.halting=0.1", "objective.deep_supervision=0.5"}},
+        LanguageCase{"zero1", {"lm.arch=decoder", "parallel.zero=1", "optim.ema=0.9"}},
+        LanguageCase{"zero2",
+                     {"lm.arch=decoder", "lm.hidden_size=128", "lm.layers=4", "parallel.bucket_mb=1", "parallel.zero=2",
+                      "train.micro_batch_size=1"}},
+        LanguageCase{"zero1_bf16", {"lm.arch=decoder", "parallel.zero=1", "precision.compute=bf16", "lm.tied=false"}},
+        LanguageCase{"zero3", with(kTurns, {"lm.arch=decoder", "train.micro_batch_size=1"})},
+        LanguageCase{"zero3_bf16",
+                     with(kTurns, {"lm.arch=decoder", "lm.tied=false", "precision.compute=bf16", "optim.ema=0.9"})},
+        LanguageCase{"zero3_prefix", with(kTurns, {"lm.enc_layers=4", "lm.bridge=prefix", "train.micro_batch_size=2"})},
+        LanguageCase{"zero3_cross", with(kTurns, {"lm.bridge=cross_attention"})},
+        LanguageCase{"zero3_cycles", with(kTurns, {"lm.bridge=prefix", "objective.deep_supervision=0.5"})},
+        LanguageCase{"prototype", {"lm.style=prototype"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // The decoder's blocks are through before the core's, those of the core after the last of their uses in the pass.

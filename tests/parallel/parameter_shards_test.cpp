@@ -153,21 +153,29 @@ TEST_P(ShardsTest, SkippedStepChangesNothing) {
 
 TEST_P(ShardsTest, CopiesFollow) {
   test::on_ranks(GetParam(), [&](Comm& comm) {
-    Training run(comm, 1, OptimizerKind::adamw, "hrm", at::kBFloat16);
-    run.reducer.clear();
-    for (const nn::Parameter& parameter : run.set.all()) parameter.master.mutable_grad().fill_(1);
-    run.reducer.begin(true);
-    run.reducer.finish();
-    const at::Tensor before = run.set.all().back().master.detach().clone();
-    run.step(scalar(1));
-    int copies = 0;
-    for (const nn::Parameter& parameter : run.set.all()) {
-      if (parameter.compute.is_same(parameter.master)) continue;
-      ++copies;
-      EXPECT_TRUE(at::equal(parameter.compute, parameter.master.detach().to(at::kBFloat16))) << parameter.name;
+    Training run(comm, 1, OptimizerKind::adamw, "hrm", at::kBFloat16), whole(comm, 0, OptimizerKind::adamw);
+    const at::Tensor before = run.set.all().back().compute.detach().clone();
+    for (Training* each : {&run, &whole}) {
+      each->reducer.clear();
+      for (const nn::Parameter& parameter : each->set.all()) parameter.master.mutable_grad().fill_(1);
+      each->reducer.begin(true);
+      each->reducer.finish();
+      each->step(scalar(1));
+    }
+    int copies = 0, shards = 0;
+    for (size_t i = 0; i < run.set.all().size(); ++i) {
+      const nn::Parameter& parameter = run.set.all()[i];
+      const at::Tensor expected = whole.set.all()[i].master.detach();
+      copies += parameter.compute.is_same(parameter.master) ? 0 : 1;
+      EXPECT_TRUE(at::equal(parameter.compute, expected.to(parameter.compute.scalar_type()))) << parameter.name;
+      // Those of blocks are only copies: nobody has all of their masters.
+      shards += parameter.only_compute_is_read ? 1 : 0;
+      EXPECT_EQ(at::equal(parameter.master, expected), !parameter.only_compute_is_read) << parameter.name;
     }
     EXPECT_GT(copies, 10);
-    EXPECT_FALSE(at::equal(run.set.all().back().master, before));
+    EXPECT_GT(shards, 10);
+    EXPECT_LT(shards, copies);
+    EXPECT_FALSE(at::equal(run.set.all().back().compute, before));
   });
 }
 

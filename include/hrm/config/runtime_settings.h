@@ -256,10 +256,11 @@ struct ParallelConfig {
       "size of a gradient bucket, which is reduced while the backward pass continues");
     f("reduce", &ParallelConfig::reduce, Choice<ReduceDtype>{}, "",
       "dtype in which gradients are sent and summed; bf16 halves the bytes and rounds every sum to 8 bits");
-    f("zero", &ParallelConfig::zero, IntRange{0, 2}, "",
+    f("zero", &ParallelConfig::zero, IntRange{0, 3}, "",
       "ZeRO stage: 0 = every rank holds the whole optimizer state; 1 = moments and EMA are split over ranks, and "
       "weights are gathered after the step; 2 = gradients of models whose blocks run once (HRM) are also freed when "
-      "they are reduced, after every micro-batch");
+      "they are reduced, after every micro-batch; 3 = weights of language models are also split, and each block is "
+      "gathered when a pass needs it");
     f("tensor", &ParallelConfig::tensor, IntRange{1, 1024}, "ranks",
       "ranks that hold one part of every layer each and read the same rows (tensor and sequence parallelism of "
       "language models); must divide the ranks, heads, key and value heads, and inner width");

@@ -101,6 +101,9 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   // The weight that the stored numbers stand for, as a new tensor on the layer's device.
   at::Tensor dequantized(at::ScalarType dtype) const;
   int64_t quantized_bytes() const;
+  // All tensors of the stored form, whose contents may be moved by set_data(). Before the weight is held (an outline)
+  // tensors of their sizes on the meta device. Empty for a layer of another format.
+  std::vector<at::Tensor> quantized_parts() const;
   const ops::Nf4Tensor& nf4() const { return nf4_; }        // undefined before hold_quantized()
   const ops::Weight8& weight8() const { return weight8_; }  // undefined before hold_quantized() or hold_weight8()
   void set_workspace(const at::Tensor& workspace) { compute_weight_ = workspace; }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/nn/block_use.h"
 #include "hrm/nn/cut.h"
 #include "hrm/nn/gradient_ready.h"
 
@@ -59,6 +60,16 @@ struct Parameter {
   // Whether its gradient is a partial sum, which is to be added over the parts. All parts hold the same values of such
   // a parameter, so norms count it once.
   bool sum_over_parts = false;
+  // Whether passes read `compute` alone: the parameter is the weight of a linear layer of a block or of an untied head.
+  // Of the master they then use shape, dtype and gradient.
+  bool only_compute_is_read = false;
+};
+
+// A parameter that is not trained, or a part of a quantised weight.
+struct FrozenTensor {
+  std::string name;
+  at::Tensor tensor;  // its holders have this very tensor
+  int group = GradientReady::kNoGroup;
 };
 
 // Converts frozen weights to the compute dtype, so that a large model needs a third of the memory. Applies to weights
@@ -71,8 +82,8 @@ class ParameterSet {
  public:
   // Collects every parameter of `module` in named_parameters() order; a tensor registered twice counts once. Allocates
   // the zeroed flat gradient buffer and the compute copies, and passes copies and gradient groups to the modules. A
-  // parameter without requires_grad is frozen: it gets a compute copy but is not in all(). Parameters on the meta
-  // device (NF4 layers) are skipped. `blocks_run_once`: see below. Throws Error(unexpected) if a parameter is not
+  // parameter without requires_grad is frozen: it gets a compute copy but is not in all(). Quantised layers read their
+  // weights themselves. `blocks_run_once`: see below. Throws Error(unexpected) if a parameter is not
   // contiguous float32 or is on another device, or if no parameter is trainable. A frozen parameter may already be in
   // the compute dtype; it then needs no copy.
   void build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once = false);
@@ -107,12 +118,17 @@ class ParameterSet {
   void zero_grad();
   void settle_gradients();
 
-  // For a sharded optimizer: moves the masters into one flat float32 vector of `size` elements, with zeros between
-  // them. Master i starts at offsets[i], a multiple of kGradAlignment. The tensors keep their identity but change their
-  // address, so call this before anything (e.g. a captured graph) stores one.
-  void place_masters(const std::vector<int64_t>& offsets, int64_t size);
-  // Undefined before place_masters().
-  const at::Tensor& flat_master() const { return flat_master_; }
+  // For a sharded optimizer: moves master i into `place`, contiguous float32 of its size. The tensor keeps its identity
+  // but changes its address, so call this before anything (e.g. a captured graph) stores it.
+  void place_master(size_t i, const at::Tensor& place);
+  // The same for parameters with only_compute_is_read whose masters exist only as shards: the compute weight of
+  // parameter i is read at `place`, contiguous in the compute dtype and of its size, from now on. The caller fills it;
+  // refresh_compute() no longer does. The master loses its storage: a copy of it would be NaN everywhere. (Without a
+  // copy, in float32, `place` is the master's.)
+  void place_compute(size_t i, const at::Tensor& place);
+  // The tensor of frozen()[i] is read at `place`, of its size and dtype, from now on. The caller fills it;
+  // refresh_compute() no longer does.
+  void place_frozen(size_t i, const at::Tensor& place);
   // Sets the buffers in which gradients accumulate from now on, one per parameter, contiguous float32 of its size.
   // Frees the set's own buffer. The caller clears the new ones; zero_grad() throws Error(unexpected).
   void place_gradients(const std::vector<at::Tensor>& gradients);
@@ -130,6 +146,12 @@ class ParameterSet {
 
   // Reports inside the backward pass which gradients are complete. Null before build().
   GradientReady* gradient_ready() { return gradient_ready_.get(); }
+  // Reports which block is about to be used. Null before build().
+  BlockUse* block_use() { return block_use_.get(); }
+  // Whether the block of this gradient group reports its uses.
+  bool reports_use(int group) const { return group >= 0 && reports_use_[static_cast<size_t>(group)] != 0; }
+  // What all() leaves out.
+  const std::vector<FrozenTensor>& frozen() const { return frozen_; }
 
   at::ScalarType compute_dtype() const { return compute_dtype_; }
 
@@ -137,7 +159,7 @@ class ParameterSet {
   static constexpr int64_t kGradAlignment = 64;
 
  private:
-  // Forgets the copies of the masters for which is_one(master) is true.
+  // Forgets the pairs for which is_one(copy, master) is true.
   template <class IsOne>
   void forget_copies(const IsOne& is_one);
 
@@ -153,8 +175,11 @@ class ParameterSet {
   };
   std::vector<Overwritten> overwritten_;
   std::vector<at::Tensor> cleared_;  // the other parts of flat_grad_
-  at::Tensor flat_grad_, flat_master_;
+  at::Tensor flat_grad_;
+  std::vector<FrozenTensor> frozen_;
   std::shared_ptr<GradientReady> gradient_ready_;
+  std::shared_ptr<BlockUse> block_use_;
+  std::vector<char> reports_use_;  // by group
   int64_t count_ = 0;
   at::ScalarType compute_dtype_ = at::kFloat;
   bool blocks_run_once_ = false;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hrm/nn/across.h"
+#include "hrm/nn/block_use.h"
 #include "hrm/nn/causal_attention.h"
 #include "hrm/nn/feed_forward.h"
 #include "hrm/nn/gradient_ready.h"
@@ -33,7 +34,10 @@ struct TransformerBlockOptions {
 // With norms_behind: x += post_attention_layernorm(self_attn(x)); x += post_feedforward_layernorm(mlp(x)).
 // With `across`, x of forward() are this part's rows of the residual stream, (k, D). Attention and feed-forward get the
 // rows of all and compute this part's heads and inner columns.
-class TransformerBlock : public torch::nn::Module, public HasGradientGroup, public HasAuxiliaryLosses {
+class TransformerBlock : public torch::nn::Module,
+                         public HasGradientGroup,
+                         public HasBlockUse,
+                         public HasAuxiliaryLosses {
  public:
   TransformerBlock(const TransformerBlockOptions& options, std::shared_ptr<FeedForward> mlp, at::Device device);
 
@@ -66,6 +70,10 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
     gradient_ready_ = std::move(ready);
     gradient_group_ = group;
   }
+  void set_block_use(std::shared_ptr<BlockUse> use, int block) override {
+    block_use_ = std::move(use);
+    block_ = block;
+  }
 
  private:
   at::Tensor compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
@@ -85,6 +93,8 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
   std::vector<AuxiliaryLoss> losses_;              // of recomputed passes; mlp_ no longer has them
   std::shared_ptr<GradientReady> gradient_ready_;  // null without a ParameterSet
   int gradient_group_ = GradientReady::kNoGroup;
+  std::shared_ptr<BlockUse> block_use_;  // null where the block does not report its uses
+  int block_ = -1;
 };
 
 }  // namespace hrm::nn

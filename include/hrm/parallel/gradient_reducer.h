@@ -14,6 +14,17 @@
 
 namespace hrm::parallel {
 
+// Where the ranks of a training with zero of at least 1 have the weights of a bucket. Optimizer state is always split.
+enum class Residence {
+  whole,   // every rank has the float32 masters, which are gathered after a step
+  copies,  // every rank has the compute copies, which are gathered after a step, and masters as shards only
+  turns,   // with zero 3: masters as shards only; compute weights are gathered where they are used (WeightGather)
+};
+
+// Whether most bytes of a block's weights are frozen. With zero 3 those take turns then, and every rank has all that is
+// trained beside them (an adapter).
+bool is_mostly_frozen(const nn::ParameterSet& parameters, int group);
+
 struct ReducerOptions {
   // Groups (blocks of the model) travel together until they are this large.
   int64_t bucket_bytes = int64_t{8} << 20;
@@ -21,7 +32,7 @@ struct ReducerOptions {
   at::ScalarType dtype = at::kFloat;
   // 0: every rank gets the whole sum. 1 and 2: each gets its share of it (state/registry.h, FlatLayout) for ZeRO. 1
   // keeps all gradients of a rank until then; with 2 they live no longer than their bucket's reduction, which therefore
-  // follows every micro-batch.
+  // follows every micro-batch. 3: gradients as with 2, and weights take turns, too.
   int64_t zero = 0;
 };
 
@@ -34,11 +45,13 @@ ReducerOptions reducer_options(const config::ParallelConfig& config);
 // early waits for those before it. Nothing here waits for a device, so a step can be captured. With one rank nothing is
 // done, for any `zero`, and nothing listens to the backward pass.
 //
-// With zero 1 and 2 the buckets are padded, so that each splits into equal slices. Masters and gradients move to that
-// layout once (ParameterSet::place_masters, place_gradients). With zero 2 two buffers take turns for the gradients of
-// the blocks. When a bucket starts to travel, the other buffer, whose bucket has arrived, is cleared for the next.
-// Gradients without a group stay until the end of the micro-batch. Buffers cannot take turns if the model runs its
-// blocks several times in a pass (TRM) or has only two buckets of them; then zero 2 is zero 1.
+// With zero 1 to 3 the buckets are padded, so that each splits into equal slices, and hold weights of one residence.
+// Where parts of the masters exist as shards only, norms and biases of the blocks, of which every rank has all, are of
+// no group. Gradients move to that layout once (ParameterSet::place_gradients). With zero 2 and 3 two buffers take
+// turns for the gradients of the blocks. When a bucket starts to travel, the other buffer, whose bucket has arrived, is
+// cleared for the next. Gradients without a group stay until the end of the micro-batch. Buffers cannot take turns if
+// the model runs its blocks several times in a pass (TRM) or has only two buckets of them; then gradients are as with
+// zero 1.
 //
 // For each step:
 //   clear()
@@ -74,8 +87,16 @@ class GradientReducer {
   // Whether the gradients of each micro-batch travel, not their sum alone.
   bool every_micro_batch() const { return zero_ == 2; }
 
-  // With zero 1 and 2 and several ranks; otherwise null, undefined.
+  // With zero 1 to 3 and several ranks; otherwise null, undefined.
   const FlatLayout* layout() const { return layout_.get(); }
+  // Of the pieces of the layout; `groups` are those whose weights lie in it.
+  struct PieceUse {
+    Residence residence = Residence::whole;
+    std::vector<int> groups;
+  };
+  const std::vector<PieceUse>& pieces() const { return pieces_; }
+  // With zero 3 and several ranks.
+  bool weights_take_turns() const { return weights_take_turns_; }
   // This rank's share of the sum, (layout()->share()) float32.
   const at::Tensor& share() const { return share_; }
   // Of all that holds gradients on this rank: buffers, what travels, the share.
@@ -96,6 +117,8 @@ class GradientReducer {
   };
 
   struct Extent;
+  Residence residence_of(const nn::Parameter& parameter, int64_t zero) const;
+  std::vector<Extent> runs_of_parameters(int64_t zero) const;
   void cut(const ReducerOptions& options);
   void lay_out(const std::vector<Extent>& extents);
   void make_buffers(at::ScalarType dtype, bool rotate);
@@ -114,9 +137,11 @@ class GradientReducer {
   bool open_ = false;  // gradients of the micro-batch under way will travel
   bool last_ = false;  // it is the step's last
 
-  // With zero 1 and 2:
-  int64_t zero_ = 0;
+  // With zero 1 to 3:
+  int64_t zero_ = 0;  // of gradients, 2 at most
   std::unique_ptr<FlatLayout> layout_;
+  std::vector<PieceUse> pieces_;
+  bool weights_take_turns_ = false;
   at::Tensor share_;
   bool summed_ = false;              // share_ holds the sums of earlier micro-batches of this step
   at::Tensor held_;                  // gradients of all buckets but those that take turns,

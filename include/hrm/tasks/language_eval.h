@@ -21,6 +21,7 @@ struct LanguageEvalOptions {
   int64_t rows = 1;             // of a batch on each rank
   bool document_masks = false;  // of packed rows
   int64_t chunk = 2048;         // tokens whose logits exist at one time
+  bool every_batch = false;     // also those without rows of this rank, where ranks meet in every pass (zero 3)
 };
 // For task=language: the rows of a training micro-batch, unless eval.batch_size says otherwise.
 LanguageEvalOptions language_eval_options(const config::Config& config, int64_t ranks);

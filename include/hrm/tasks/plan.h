@@ -88,12 +88,12 @@ struct PlannedMemory {
 
 // One collective operation of a training step.
 struct StepExchange {
-  enum class Moment { before_forward, in_backward, after_backward };
+  enum class Moment { before_forward, in_forward, in_backward, after_backward };
   std::string what;  // "gradients"
   parallel::CommOperation operation;
   Moment moment = Moment::after_backward;
-  // In the backward pass of the last micro-batch: the share of it that is done before this can start. Less than 0: in
-  // the pass of a micro-batch before.
+  // In the forward or the backward pass of the last micro-batch: the share of it that is done before this can start.
+  // Less than 0: in the pass of a micro-batch before.
   double ready = 1;
 };
 
@@ -120,6 +120,9 @@ struct ModelOutline {
   // Gradient groups (nn/gradient_ready.h), the last ones, that no backward pass marks, since the input of their blocks
   // needs no gradient. They travel when the pass is over.
   int64_t unmarked_groups = 0;
+  // Which groups a forward pass uses, in order, of those that report their uses (nn/block_use.h). The backward pass
+  // goes the other way. Empty: each once, the last group first.
+  std::vector<int> block_uses = {};
   optim::GroupDefaults group_defaults = {};
   double flops_per_sample = 0;  // PlanInput::flops_per_sample
   int64_t fp8_parameters = 0;   // PlanInput::fp8_parameters

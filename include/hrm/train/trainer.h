@@ -105,6 +105,8 @@ class Trainer : public Stateful {
 
   // Where gradients are and travel.
   const parallel::GradientReducer& reducer() const { return *reducer_; }
+  // Null unless weights take turns (parallel.zero=3).
+  const parallel::WeightGather* weights() const { return shards_ ? shards_->weights() : nullptr; }
 
   // After Outcome::stopped: "stopped at step 7 of 8 (SIGTERM)".
   const std::string& stop_text() const { return stop_text_; }

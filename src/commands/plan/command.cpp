@@ -169,6 +169,7 @@ Json exchanges_json(const RanksPlan& plan) {
                       {"kind", kind},
                       {"moment", exchange.moment == StepExchange::Moment::in_backward      ? "backward pass"
                                  : exchange.moment == StepExchange::Moment::before_forward ? "before the forward pass"
+                                 : exchange.moment == StepExchange::Moment::in_forward     ? "forward pass"
                                                                                            : "after the backward pass"},
                       {"calls", 0},
                       {"bytes", 0},

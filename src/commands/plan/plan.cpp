@@ -20,13 +20,27 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
   const auto n = static_cast<double>(in.parameters);
   const double size = tasks::element_size(c);
   tasks::PlannedMemory memory;
-  const bool all_wide = in.frozen_bytes == 4 * static_cast<double>(in.frozen_parameters);
-  memory.add("weights", 4 * n + (all_wide ? in.frozen_bytes : 0),
-             cat(in.parameters + (all_wide ? in.frozen_parameters : 0), " values in fp32"));
-  if (!all_wide) memory.add("frozen weights", in.frozen_bytes, cat(in.frozen_parameters, " values, as they are read"));
+  const bool sharded = in.ranks > 1 && c.parallel.zero > 0;
+  const ShardedBytes own = sharded ? rehearsed_bytes(in) : ShardedBytes();
+  const auto turning = static_cast<double>(own.weights.turning);
+  const double frozen = in.frozen_bytes - static_cast<double>(own.weights.frozen - own.weights.frozen_shares);
+  const bool all_wide = in.frozen_bytes == 4 * static_cast<double>(in.frozen_parameters) && own.weights.frozen == 0;
+  if (sharded) {
+    memory.add("weights", static_cast<double>(own.weights.masters) + (all_wide ? frozen : 0),
+               "fp32, this rank's share where copies or turns are read");
+    memory.add("blocks in turn", static_cast<double>(own.weights.buffers), "gathered when a pass needs them");
+  } else {
+    memory.add("weights", 4 * n + (all_wide ? frozen : 0),
+               cat(in.parameters + (all_wide ? in.frozen_parameters : 0), " values in fp32"));
+  }
+  if (!all_wide) {
+    memory.add("frozen weights", frozen,
+               own.weights.frozen > 0 ? "this rank's share of the blocks', as they are read"
+                                      : cat(in.frozen_parameters, " values, as they are read"));
+  }
   const bool fp8_blocks = c.precision.blocks == config::BlockPrecision::fp8;
   if (size < 4) {
-    memory.add("compute copies", size * static_cast<double>(in.copied_parameters - in.cast_parameters()),
+    memory.add("compute copies", size * (static_cast<double>(in.copied_parameters - in.cast_parameters()) - turning),
                in.cast_parameters() > 0 ? "what the products outside of 8 bits read" : "what the products read");
   }
   if (c.precision.recursions == config::RecursionPrecision::fp8) {
@@ -39,10 +53,9 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
                     : "of the blocks' weights; narrow ones also transposed");
   }
   const tasks::PlannedOptimizer optimizer = tasks::planned_optimizer(in);
-  if (in.ranks > 1 && c.parallel.zero > 0) {
+  if (sharded) {
     const auto ranks = static_cast<double>(in.ranks);
-    memory.add("gradients", static_cast<double>(rehearsed_gradient_bytes(in)),
-               "what travels and this rank's share, fp32 sums");
+    memory.add("gradients", static_cast<double>(own.gradients), "what travels and this rank's share, fp32 sums");
     memory.add("optimizer", optimizer.state / ranks, "this rank's share of " + optimizer.note);
     if (c.optim.ema > 0) memory.add("moving average", 4 * n / ranks, "this rank's share, fp32");
   } else {

@@ -7,6 +7,7 @@
 #include "commands/plan/link_model.h"
 #include "commands/plan/plan.h"
 #include "hrm/parallel/comm.h"
+#include "hrm/parallel/parameter_shards.h"
 
 namespace hrm::commands {
 
@@ -17,8 +18,12 @@ using tasks::StepExchange;
 // through the functions that the task calls (ModelPlan::rehearse_begin). In the order of a step; none for one rank.
 std::vector<StepExchange> rehearse_step(const PlanInput& in);
 
-// Bytes on one of in.ranks that hold gradients, with parallel.zero of 1 or 2: GradientReducer::gradient_bytes().
-int64_t rehearsed_gradient_bytes(const PlanInput& in);
+// Bytes on one of in.ranks, with parallel.zero of at least 1.
+struct ShardedBytes {
+  int64_t gradients = 0;  // GradientReducer::gradient_bytes()
+  parallel::ParameterShards::WeightMemory weights;
+};
+ShardedBytes rehearsed_bytes(const PlanInput& in);
 
 struct RanksInput {
   PlanInput one;         // with the batch of the configuration; its `ranks` is not read
@@ -41,8 +46,9 @@ struct RanksPlan {
   double efficiency = 0;  // samples per second of a rank, by those of one rank with the configured batch
 };
 
-// Gradient buckets go one after the other, each when it is complete and the previous one has arrived. What is left when
-// the backward pass of the last micro-batch ends is exposed, as are all other exchanges. Error(usage) as make_plan and
+// Gradient buckets, and weights that take turns, go one after the other, each when it can start and the previous one
+// has arrived. What is left when the forward or the backward pass of the last micro-batch ends is exposed, as are all
+// other exchanges. Error(usage) as make_plan and
 // layout_of.
 RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks);
 

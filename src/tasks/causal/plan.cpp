@@ -275,7 +275,7 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
   const std::vector<std::string> of_steps = in_fp8(config) ? fp8_metric_names(*lm.model) : std::vector<std::string>();
   return {.model = lm.model,
           .parameters = &lm.model->parameter_set(),
-          .blocks_run_once = false,
+          .blocks_run_once = config.parallel.zero == 3,  // nothing is sampled then
           .unmarked_groups = unmarked_groups(),
           .group_defaults = causal_group_defaults(),
           .flops_per_sample = 2 * matrix_elements_ * tokens / number(plan.micro_rows),

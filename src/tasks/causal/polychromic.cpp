@@ -213,7 +213,8 @@ NamedValues PolychromicTask::evaluate(const std::function<void(const EvalProgres
     const LanguageEvalOptions options{
         .shape = {0, data_.positions()},
         .rows = config_.eval.batch_size > 0 ? config_.eval.batch_size : std::max<int64_t>(1, plan_.micro_rows),
-        .chunk = config_.objective.chunk};
+        .chunk = config_.objective.chunk,
+        .every_batch = !comm_->alone() && config_.parallel.zero == 3};
     std::vector<data::ValidationSlice> slices{{"validation", data_.validation(), config_.eval.max_samples}};
     evaluation_ = std::make_unique<LanguageEvaluation>(*lm_.model, options, std::move(slices), chat_.encoder(),
                                                        runtime_.device, comm_);

@@ -57,7 +57,7 @@ void check_polychromic(const Checker& check, const Config& c) {
                     p.subset_size < std::min(p.n_generations, kSafeAnswers),
                 at("polychromic.subset_size"), " is not fewer than the ", kSafeAnswers, " answers of ",
                 at("polychromic.performance_mode"), "; set it to 2");
-  check.require(c.parallel.zero < 2, at("parallel.zero"),
+  check.require(c.parallel.zero != 2, at("parallel.zero"),
                 " sends gradients on when a block was gone through once, but ", at("task"),
                 " goes through it twice; set parallel.zero to 1 or 0");
   if (c.parallel.tensor > 1) {
@@ -67,6 +67,10 @@ void check_polychromic(const Checker& check, const Config& c) {
     check.require(!c.lora.dora, at("parallel.tensor"), " gives each rank a part of the rows that ", at("lora.dora"),
                   " norms; set parallel.tensor to 1, or lora.dora to false");
   }
+  check.require(c.parallel.zero != 3 || (p.objective == PolychromicObjective::none && g.start_step == 0),
+                at("parallel.zero"), " gathers each block when a pass needs it, but sampling writes completions on ",
+                "every rank by itself; set parallel.zero to 1, or train on responses alone with ",
+                "polychromic.objective=none and grpo.start_step=0");
   const bool whole_run_grpo = g.start_step == 1;
   if (p.objective != PolychromicObjective::none && !whole_run_grpo && p.diversity_metric == DiversityMetric::semantic) {
     check.require(

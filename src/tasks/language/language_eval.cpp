@@ -53,7 +53,8 @@ LanguageEvalOptions language_eval_options(const config::Config& config, int64_t 
   return {.shape = {config.data.encoder_len, config.data.decoder_len},
           .rows = config.eval.batch_size > 0 ? config.eval.batch_size : std::max<int64_t>(1, training),
           .document_masks = config.data.document_masks,
-          .chunk = config.objective.chunk};
+          .chunk = config.objective.chunk,
+          .every_batch = ranks > 1 && config.parallel.zero == 3};
 }
 
 LanguageEvaluation::LanguageEvaluation(models::LanguageModel& model, const LanguageEvalOptions& given,
@@ -105,7 +106,8 @@ NamedValues LanguageEvaluation::run(const std::function<void(const EvalProgress&
     for (int64_t index = 0; index < reader.num_batches(); ++index) {
       const PhaseRange range(Phase::eval_batch, RangeKind::eval);
       const data::LanguageTestBatch batch = reader.batch(index);
-      if (batch.batch.valid_rows > 0) sums.select(0, static_cast<int64_t>(slice)).add_(measure(batch, gate_warmup));
+      if (batch.batch.valid_rows > 0 || options_.every_batch)
+        sums.select(0, static_cast<int64_t>(slice)).add_(measure(batch, gate_warmup));
       so_far.done += batch.global_valid_rows;
       progress(so_far);
     }

@@ -384,6 +384,31 @@ Fp8Parameters fp8_parameters(models::LanguageModel& model, const config::Precisi
   return out;
 }
 
+namespace {
+
+// In what order a pass uses the blocks of encoder and decoder, by gradient group: those of the decoder, the last block
+// first, of the core, and of the encoder. With cross-attention the memory is projected for all blocks of the decoder
+// before they run.
+std::vector<int> block_uses(const config::Config& config) {
+  const config::LmConfig& lm = config.lm;
+  if (!models::reads_prompts(lm) || lm.is_prototype()) return {};
+  const auto layers = static_cast<int>(lm.layers), encoder = static_cast<int>(lm.enc_layers);
+  const int core = static_cast<int>(lm.h_layers + lm.l_layers);
+  std::vector<int> uses;
+  const auto use_all = [&](int first, int count) {
+    for (int i = count; i-- > 0;) uses.push_back(first + i);
+  };
+  if (lm.encoder == config::LmEncoder::transformer) use_all(layers + core, encoder);
+  const int64_t answers = config.objective.deep_supervision > 0 ? lm.h_cycles : 1;
+  for (int64_t answer = 0; answer < answers; ++answer) {
+    if (lm.bridge != config::LmBridge::prefix) use_all(0, layers);
+    use_all(0, layers);
+  }
+  return uses;
+}
+
+}  // namespace
+
 ModelOutline LanguagePlan::outline(const config::Config& config) const {
   const auto model = models::make_language_model_outline(config, sizes_);
   const Mixtures mixtures = models::mixtures_of(*model);
@@ -391,6 +416,7 @@ ModelOutline LanguagePlan::outline(const config::Config& config) const {
   return {.model = model,
           .parameters = &model->parameter_set(),
           .blocks_run_once = model->blocks_run_once(),
+          .block_uses = block_uses(config),
           .group_defaults = language_group_defaults(mixtures),
           .flops_per_sample = models::training_flops_per_row(config, sizes_),
           .fp8_parameters = fp8.count,

@@ -63,6 +63,8 @@ void check_lm(const Checker& check, const Config& c) {
       check.require(check.is_default_value(key), at(key), " is not of ", at("lm.style"),
                     "; leave it out, or set lm.style to modern");
     }
+    check.require(c.parallel.zero < 3, at("parallel.zero"), " is not for the blocks of ", at("lm.style"),
+                  "; set parallel.zero to 2 or less, or lm.style to modern");
     check.require(moe.place == MoePlace::automatic || moe.place == MoePlace::encoder, at("moe.place"),
                   ", but experts of ", at("lm.style"), " stand in the encoder; set moe.place to encoder");
   }

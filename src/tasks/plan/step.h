@@ -64,6 +64,15 @@ inline double element_size(const config::Config& config) {
   return compute == config::ComputePrecision::fp32 || compute == config::ComputePrecision::tf32 ? 4 : 2;
 }
 
+// Of products and of the copies that they read. By default the CPU computes in float32, a GPU in bfloat16.
+inline at::ScalarType planned_compute_dtype(const config::Config& config) {
+  using config::ComputePrecision;
+  const ComputePrecision compute = config.precision.compute;
+  const bool on_cpu = config.runtime.device == config::DeviceChoice::cpu;
+  if (element_size(config) == 4 || (compute == ComputePrecision::automatic && on_cpu)) return at::kFloat;
+  return compute == ComputePrecision::fp16 ? at::kHalf : at::kBFloat16;
+}
+
 inline std::string percent(double share) {
   return cat(std::lround(100 * share), " %");
 }

@@ -130,6 +130,9 @@ void check_puzzle(const Checker& check) {
   check.require(c.parallel.tensor == 1, check.at("parallel.tensor"),
                 " cuts layers, but those of puzzle models are so small that the exchange would take longer than the "
                 "products; set parallel.tensor to 1");
+  check.require(c.parallel.zero < 3, check.at("parallel.zero"),
+                " would gather each block again for every pass of a recursion, and these models fit any GPU; set ",
+                "parallel.zero to 2 or less");
   check.require(c.eval.rollouts == 1 || !c.model.facts().one_state || c.eval.noisy_state == NoisyState::z_H ||
                     c.model.start_std > 0,
                 check.at("eval.noisy_state"), " is not read by ", check.at("model.arch"),
