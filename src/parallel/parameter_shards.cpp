@@ -98,11 +98,26 @@ void ParameterShards::gather() {
 }
 
 void ParameterShards::visit_state(StateVisitor& visitor) {
-  const StateSlice slice{.flat = &layout_};
+  // Every rank visits all parameters, also those of which it holds nothing.
+  const auto visit = [&](const std::string& before, const std::string& behind, const at::Tensor& share,
+                         StateRole role) {
+    for (size_t i = 0; i < layout_.members.size(); ++i) {
+      const FlatLayout::Member& member = layout_.members[i];
+      StatePart part = run_part(member.sizes, 0, 0);
+      at::Tensor held = share.narrow(0, 0, 0);
+      for (const Part& own : parts_) {
+        if (own.member != i) continue;
+        require(held.numel() == 0, ExitCode::unexpected, "'", member.name, "' has two pieces in a share");
+        part = run_part(member.sizes, own.flat - member.offset, own.size);
+        held = share.narrow(0, own.share, own.size);
+      }
+      visitor.tensor(before + member.name + behind, held, role, part);
+    }
+  };
   for (size_t i = 0; i < moments_.size(); ++i) {
-    visitor.tensor("optim.*." + moment_names_[i], moments_[i], StateRole::optimizer, slice);
+    visit("optim.", "." + moment_names_[i], moments_[i], StateRole::optimizer);
   }
-  if (ema_) visitor.tensor("ema.*", average_, StateRole::ema, slice);
+  if (ema_) visit("ema.", "", average_, StateRole::ema);
 }
 
 }  // namespace hrm::parallel

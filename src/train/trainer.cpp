@@ -1,6 +1,7 @@
 #include "hrm/train/trainer.h"
 
 #include <cmath>
+#include <utility>
 
 #include "hrm/base/error.h"
 #include "hrm/base/failpoint.h"
@@ -18,6 +19,7 @@
 #include "train/early_stop.h"
 #include "train/memory_window.h"
 #include "train/metric_window.h"
+#include "train/run_checkpoints.h"
 #include "train/step_guard.h"
 #include "train/trace_window.h"
 #include "train/trainer_values.h"
@@ -161,6 +163,7 @@ Outcome Trainer::run() {
     } else {
       collect_finished();
     }
+    if (std::exchange(parts_written_, false)) checkpoints_->commit_if_written();
     if (spike_step_ >= 0) {
       finish_saving(kPatienceAtStop);
       return Outcome::rewind;
@@ -247,7 +250,10 @@ void Trainer::train_step() {
   }
   task_.prepare_step(step);
   lr_.fill_(config_.optim.lr * factor);
-  if (!comm_->alone()) stop_.fill_(stop_wanted_ ? 1 : 0);
+  if (!comm_->alone()) {
+    const bool written = checkpoints_ && checkpoints_->part_written();
+    stop_.fill_((stop_wanted_ ? 1 : 0) + (written ? kPartWritten : 0));
+  }
 
   if (gradient_factor_.defined()) {
     const failpoint::Action action = failpoint::hit(Failpoint::step_gradient);
@@ -433,6 +439,7 @@ bool Trainer::evaluate() {
   alive("evaluation");
   failpoint::hit(Failpoint::evaluation_begin);
   collect_metrics(/*wait=*/true);
+  if (checkpoints_) checkpoints_->commit_if_written();  // it takes longer than the steps that would see to it
   const double start = now_seconds();
   const config::EvalWeights which = config_.eval.weights;
   require(ema() || which != config::EvalWeights::ema, ExitCode::usage,
