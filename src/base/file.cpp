@@ -174,6 +174,24 @@ std::string read_text(const fs::path& path, ExitCode code, uint64_t most) {
   return text;
 }
 
+FileReader::FileReader(const fs::path& path, ExitCode code, Links links)
+    : path_(path), code_(code), fd_(open_for_reading(path, code, &size_, links)) {}
+
+FileReader::~FileReader() {
+  ::close(fd_);
+}
+
+void FileReader::read(uint64_t offset, std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(fd_, into.data(), std::min(into.size(), size_t{1} << 30), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(code_, "cannot read '", path_.string(), "': ", reason(errno));
+    if (got == 0) fail(code_, "'", path_.string(), "' ends at ", offset, " bytes, of which it had ", size_);
+    offset += static_cast<uint64_t>(got);
+    into = into.subspan(static_cast<size_t>(got));
+  }
+}
+
 void write_all(int fd, const fs::path& path, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     // Linux writes at most 2 GiB at once; smaller pieces keep signals responsive.

@@ -1,5 +1,6 @@
 #include "checkpoint/manifest.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "hrm/base/hash.h"
@@ -7,22 +8,39 @@
 namespace hrm::checkpoint {
 namespace {
 
+constexpr const char* kPartSuffix = ".safetensors";
+
 template <class... Args>
 [[noreturn]] void damaged(const Args&... args) {
   fail(ExitCode::checkpoint, args...);
 }
 
-// At most `most` bytes of a file of the directory; the operating system's refusal is an Error(environment).
-std::string read_plain(const std::filesystem::path& file, uint64_t most) {
+// Throws unless it is a regular file of the directory.
+void check_plain(const std::filesystem::path& file) {
   std::error_code error;
   const std::string name = file.filename().string();
   const std::filesystem::file_status status = std::filesystem::symlink_status(file, error);
   if (!std::filesystem::exists(status)) damaged(name, " is missing");
   if (std::filesystem::is_symlink(status)) damaged(name, " is a symbolic link");
   if (!std::filesystem::is_regular_file(status)) damaged(name, " is not a regular file");
+}
+
+// At most `most` bytes of a file of the directory; the operating system's refusal is an Error(environment).
+std::string read_plain(const std::filesystem::path& file, uint64_t most) {
+  check_plain(file);
+  std::error_code error;
   const auto size = std::filesystem::file_size(file, error);
-  if (!error && size > most) damaged(name, " has ", size, " bytes instead of ", most);
+  if (!error && size > most) damaged(file.filename().string(), " has ", size, " bytes instead of ", most);
   return read_text(file, ExitCode::environment);
+}
+
+// The file's bytes, once its size and its digest are right.
+std::string read_whole(const std::filesystem::path& path, const FileFact& fact) {
+  const std::string name = path.filename().string();
+  std::string file = read_plain(path, fact.bytes);
+  if (file.size() != fact.bytes) damaged(name, " has ", file.size(), " bytes instead of ", fact.bytes);
+  if (digest_hex(as_bytes(file)) != fact.digest) damaged(name, " is damaged: its digest does not fit");
+  return file;
 }
 
 }  // namespace
@@ -44,11 +62,15 @@ int64_t step_of_name(const std::string& name) {
   return step;
 }
 
-VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir) : VerifiedCheckpoint(dir, "") {}
+VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir, Check check) : dir_(dir) {
+  guard([&] { verify(check); });
+}
 
-VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir, const std::string& only) : dir_(dir) {
+void VerifiedCheckpoint::guard(const std::function<void()>& work) const {
   try {
-    verify(only);
+    work();
+  } catch (const UnreadableCheckpoint&) {
+    throw;
   } catch (const Error& error) {
     const std::string sentence = cat("the checkpoint ", dir_, " is not usable: ", error.what());
     if (error.code() == ExitCode::environment) throw UnreadableCheckpoint(ExitCode::checkpoint, sentence);
@@ -56,24 +78,49 @@ VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir, const s
   }
 }
 
-// `only`: the file to look at; empty: all.
-void VerifiedCheckpoint::verify(const std::string& only) {
+void VerifiedCheckpoint::verify(Check check) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(dir_, ignored)) damaged("it is not a directory");
   constexpr uint64_t kManifestBytes = 4 << 20;
   manifest_ = parse_manifest(read_plain(dir_ / kManifestFile, kManifestBytes));
+  const bool parts = manifest_.parts > 1, full = manifest_.kind == CheckpointKind::full;
+  if (parts && !full) damaged("it holds weights alone, and those are never in parts");
+  const bool state_only = check == Check::state;
   for (const auto& [name, fact] : manifest_.files) {
-    if (!only.empty() && name != only) continue;
-    const std::string& file = files_.emplace(name, read_plain(dir_ / name, fact.bytes)).first->second;
-    if (file.size() != fact.bytes) damaged(name, " has ", file.size(), " bytes instead of ", fact.bytes);
-    if (digest_hex(as_bytes(file)) != fact.digest) damaged(name, " is damaged: its digest does not fit");
+    const bool is_config = name == kConfigFile, is_model = name.starts_with(kModelParts);
+    if (check == Check::meta ? is_config : !state_only || !(is_config || is_model)) check_plain(dir_ / name);
   }
-  for (const char* name : {kModelFile, kStateFile, kConfigFile}) {
-    const bool wanted = manifest_.kind == CheckpointKind::full || name != std::string_view(kStateFile);
-    if (wanted && manifest_.files.count(name) == 0) damaged(kManifestFile, " does not list ", name);
+  const auto expect = [&](const std::string& name) {
+    if (manifest_.files.count(name) == 0) damaged(kManifestFile, " does not list ", name);
+  };
+  const bool split_weights = parts && manifest_.files.count(part_file_name(kModelParts, 0, manifest_.parts)) > 0;
+  expect(kConfigFile);
+  if (!split_weights) expect(kModelFile);
+  if (full && !parts) expect(kStateFile);
+  if (full && check != Check::meta) open_parts(state_parts_, kStateParts);
+  if (split_weights && check != Check::meta && !state_only) open_parts(model_parts_, kModelParts);
+  for (const auto& [name, fact] : manifest_.files) {
+    const bool in_parts = name.ends_with(kPartSuffix) && (parts || name == kStateFile);
+    if (in_parts || (state_only && name != kStateFile) || (check == Check::meta && name != kConfigFile)) continue;
+    files_[name] = read_whole(dir_ / name, fact);
+  }
+  if (check == Check::all || !parts) {
+    for (const auto& file : model_parts_) file->verify();
+    for (const auto& file : state_parts_) file->verify();
   }
   const int64_t step = step_of_name(dir_.filename().string());
   if (step >= 0 && step != manifest_.step) damaged("its files belong to step ", manifest_.step);
+}
+
+void VerifiedCheckpoint::open_parts(std::vector<std::shared_ptr<PartFile>>& files, const char* what) {
+  for (int64_t part = 0; part < manifest_.parts; ++part) {
+    const bool alone = manifest_.parts == 1;
+    const std::string name = alone ? kStateFile : part_file_name(what, part, manifest_.parts);
+    const auto fact = manifest_.files.find(name);
+    if (fact == manifest_.files.end()) damaged(kManifestFile, " does not list ", name);
+    const auto number = alone ? std::nullopt : std::optional(PartNumber{part, manifest_.parts});
+    files.push_back(std::make_shared<PartFile>(dir_ / name, fact->second, number));
+  }
 }
 
 CheckpointMeta VerifiedCheckpoint::meta() const {

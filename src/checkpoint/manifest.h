@@ -1,12 +1,16 @@
 #pragma once
-// A checkpoint directory beside its manifest. No tensors here.
+// A checkpoint directory and its manifest.
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "checkpoint/part_file.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/checkpoint.h"
@@ -26,27 +30,42 @@ class UnreadableCheckpoint : public Error {
   using Error::Error;
 };
 
-// A checkpoint directory whose manifest and files have been found right; the files are in memory. (Not mapped: a bad
+// Which files are compared with their digests when a checkpoint is opened.
+enum class Check {
+  all,
+  used,   // of a checkpoint in parts only those from which something is read, when it is; of others all
+  state,  // the files of the state, as above
+  meta,   // the configuration alone
+};
+
+// A checkpoint directory whose manifest and files have been found right. The weights in one file and the configuration
+// are in memory; of all else the headers are, and tensors are read when they are asked for. (Nothing is mapped: a bad
 // sector, or a file that is cut meanwhile, would end the process instead of being found.)
 class VerifiedCheckpoint {
  public:
   // Throws Error(checkpoint): a sentence that names the directory and what is wrong with it.
-  explicit VerifiedCheckpoint(const std::filesystem::path& dir);
-  // The same, looking at `only` among the files: the others are neither read nor given by file().
-  VerifiedCheckpoint(const std::filesystem::path& dir, const std::string& only);
+  explicit VerifiedCheckpoint(const std::filesystem::path& dir, Check check = Check::all);
 
   const std::filesystem::path& dir() const { return dir_; }
   const Manifest& manifest() const { return manifest_; }
-  // Of a file that was looked at, and that a checkpoint of this kind has.
+  // The configuration, or model.pt if it was looked at.
   std::span<const std::byte> file(const std::string& name) const { return as_bytes(files_.at(name)); }
+  // The files of the state, and those of the weights unless they are in model.pt, in the order of the parts.
+  const std::vector<std::shared_ptr<PartFile>>& state_parts() const { return state_parts_; }
+  const std::vector<std::shared_ptr<PartFile>>& model_parts() const { return model_parts_; }
   CheckpointMeta meta() const;
 
+  // Runs work that reads part files; what is wrong with them is thrown as by the constructor.
+  void guard(const std::function<void()>& work) const;
+
  private:
-  void verify(const std::string& only);
+  void verify(Check check);
+  void open_parts(std::vector<std::shared_ptr<PartFile>>& files, const char* what);
 
   std::filesystem::path dir_;
   Manifest manifest_;
   std::map<std::string, std::string> files_;
+  std::vector<std::shared_ptr<PartFile>> state_parts_, model_parts_;
 };
 
 }  // namespace hrm::checkpoint

@@ -7,7 +7,6 @@
 
 #include "checkpoint/entry_names.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/model_archive.h"
 #include "checkpoint/state_file.h"
 #include "hrm/base/failpoint.h"
 #include "hrm/base/log.h"
@@ -24,8 +23,8 @@ bool is_average(const std::string& name) {
   return name.rfind(kEmaPrefix, 0) == 0;
 }
 
-std::string type_text(const at::Tensor& tensor) {
-  return cat(at::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes().vec()));
+std::string type_text(at::ScalarType type, const std::vector<int64_t>& sizes) {
+  return cat(at::toString(type), " ", shape_text(sizes));
 }
 
 // Matches the entries of a running program against those of a checkpoint. All checks come before the first copy, so
@@ -34,9 +33,13 @@ class Loader final : public StateVisitor {
  public:
   // With `state` null only entries of role weight are matched; all others are skipped. Entries of the state that
   // begin with one of `optional` may be missing on one side.
-  Loader(const fs::path& dir, std::map<std::string, at::Tensor> model, const StateContent* state,
+  Loader(const VerifiedCheckpoint& checkpoint, std::map<std::string, StoredTensor> model, const StateContent* state,
          std::vector<std::string> optional = {})
-      : dir_(dir), model_(std::move(model)), state_(state), optional_(std::move(optional)) {}
+      : checkpoint_(checkpoint),
+        dir_(checkpoint.dir()),
+        model_(std::move(model)),
+        state_(state),
+        optional_(std::move(optional)) {}
 
   void load(Stateful& root) {
     // Weights first: where the architecture differs, so does much of the rest, which would say less.
@@ -69,26 +72,28 @@ class Loader final : public StateVisitor {
     copy_all();
   }
 
-  void tensor(const std::string& name, at::Tensor& tensor, StateRole role, StateSlice slice) override {
+  void tensor(const std::string& name, at::Tensor& tensor, StateRole role, const StatePart& part) override {
     if ((role == StateRole::weight) != (stage_ == Stage::weights) || starts_afresh(name)) return;
-    const std::string where = in_model_file(role) ? archive_name({name, tensor, role, slice}) : name;
-    at::Tensor stored = find(in_model_file(role) ? model_ : state_->tensors, where);
-    if (rounded_ && stored.scalar_type() == at::kBFloat16 && tensor.scalar_type() == at::kFloat) {
-      stored = stored.to(at::kFloat);
-    }
+    const std::string where = in_model_file(role) ? archive_name({name, tensor, role}) : name;
+    const StoredTensor& stored = find(in_model_file(role) ? model_ : state_->tensors, where);
+    const std::vector<int64_t> sizes = part.split ? part.sizes : tensor.sizes().vec();
     if (by_mean_.count(where) > 0 && is_other_count(stored, tensor)) {
-      copies_.push_back([target = tensor, stored, where] {
-        log::info("'", where, "' has ", target.size(0), " rows here and ", stored.size(0),
+      checkpoint_.guard([&] { stored.verify({}, stored.sizes()); });
+      copies_.push_back([target = tensor, &stored, where] {
+        log::info("'", where, "' has ", target.size(0), " rows here and ", stored.sizes()[0],
                   " in the checkpoint: each new row is the mean of the old ones");
-        at::Tensor(target).copy_(stored.mean(/*dim=*/0, /*keepdim=*/true).expand_as(target));
+        const at::Tensor rows = stored.whole().to(target.scalar_type());
+        at::Tensor(target).copy_(rows.mean(/*dim=*/0, /*keepdim=*/true).expand_as(target));
       });
       return;
     }
-    if (stored.scalar_type() != tensor.scalar_type() || stored.sizes() != tensor.sizes()) {
-      differs("'", where, "' is ", type_text(stored), " there and ", type_text(tensor), " here");
+    if (!same_type(stored.type(), tensor.scalar_type()) || stored.sizes() != sizes) {
+      differs("'", where, "' is ", type_text(stored.type(), stored.sizes()), " there and ",
+              type_text(tensor.scalar_type(), sizes), " here");
     }
-    if (state_ != nullptr) check_slice(name, slice);
-    copies_.push_back([target = tensor, stored] { at::Tensor(target).copy_(stored); });
+    checkpoint_.guard([&] { stored.verify(part, tensor.sizes()); });
+    copies_.push_back(
+        [target = tensor, &stored, part] { at::Tensor(target).copy_(stored.read(part, target.sizes())); });
   }
   void integer(const std::string& name, int64_t& value) override {
     if (stage_ == Stage::rest && !starts_afresh(name)) assign(value, find(state_->integers, name));
@@ -100,10 +105,15 @@ class Loader final : public StateVisitor {
  private:
   enum class Stage { weights, rest };
 
+  bool same_type(at::ScalarType stored, at::ScalarType here) const {
+    return stored == here || (rounded_ && stored == at::kBFloat16 && here == at::kFloat);
+  }
+
   // Of two matrices: whether they differ in the number of their rows alone.
-  static bool is_other_count(const at::Tensor& stored, const at::Tensor& tensor) {
-    return stored.scalar_type() == tensor.scalar_type() && stored.dim() == 2 && tensor.dim() == 2 &&
-           stored.size(1) == tensor.size(1) && stored.size(0) != tensor.size(0) && stored.size(0) > 0;
+  bool is_other_count(const StoredTensor& stored, const at::Tensor& tensor) const {
+    const std::vector<int64_t>& sizes = stored.sizes();
+    return same_type(stored.type(), tensor.scalar_type()) && sizes.size() == 2 && tensor.dim() == 2 &&
+           sizes[1] == tensor.size(1) && sizes[0] != tensor.size(0) && sizes[0] > 0;
   }
 
   void match_state(Stateful& object) {
@@ -113,7 +123,9 @@ class Loader final : public StateVisitor {
 
   void copy_all() const {
     const at::NoGradGuard no_grad;
-    for (const auto& copy : copies_) copy();
+    checkpoint_.guard([&] {
+      for (const auto& copy : copies_) copy();
+    });
   }
 
   // The optional prefix that the name begins with, otherwise an empty string.
@@ -176,21 +188,14 @@ class Loader final : public StateVisitor {
     }
   }
 
-  void check_slice(const std::string& name, StateSlice slice) const {
-    const auto found = state_->slices.find(name);
-    const StateSlice stored = found == state_->slices.end() ? StateSlice{} : found->second;
-    if (stored.offset != slice.offset || stored.global_rows != slice.global_rows) {
-      differs("'", name, "' is split over the ranks in another way");
-    }
-  }
-
   template <class Value>
   void assign(Value& target, Value value) {
     copies_.push_back([&target, value] { target = value; });
   }
 
+  const VerifiedCheckpoint& checkpoint_;
   fs::path dir_;
-  std::map<std::string, at::Tensor> model_;
+  std::map<std::string, StoredTensor> model_;
   const StateContent* state_;
   const std::vector<std::string> optional_;
   bool rounded_ = false;
@@ -202,27 +207,35 @@ class Loader final : public StateVisitor {
   std::vector<std::function<void()>> copies_;
 };
 
-std::map<std::string, at::Tensor> read_model(const VerifiedCheckpoint& checkpoint) {
-  return read_model_archive(checkpoint.file(kModelFile), (checkpoint.dir() / kModelFile).string());
+// One set of weights by their names; empty where there are no averages and those are asked for.
+std::map<std::string, StoredTensor> set_of(const std::map<std::string, StoredTensor>& model, bool averaged) {
+  std::map<std::string, StoredTensor> set;
+  const bool any = std::any_of(model.begin(), model.end(), [](const auto& entry) { return is_average(entry.first); });
+  if (averaged && !any) return set;
+  for (const auto& [name, tensor] : model) {
+    if (is_average(name)) continue;
+    const auto average = averaged ? model.find(kEmaPrefix + name) : model.end();
+    set.emplace(name, average == model.end() ? tensor : average->second);
+  }
+  return set;
 }
 
 ModelWeights read_weights(const VerifiedCheckpoint& checkpoint) {
-  const std::map<std::string, at::Tensor> tensors = read_model(checkpoint);
-  const std::string prefix = kEmaPrefix;
+  const std::map<std::string, StoredTensor> model = stored_model(checkpoint);
   ModelWeights weights;
   const Manifest& manifest = checkpoint.manifest();
   const auto exported = manifest.info.find(kWeightsInfo);
   weights.only_average = manifest.kind == CheckpointKind::weights && exported != manifest.info.end() &&
                          exported->second.starts_with(kAveragedInfo);
-  const bool averaged =
-      std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first.rfind(prefix, 0) == 0; });
-  for (const auto& [name, tensor] : tensors) {
-    if (is_average(name)) continue;
-    weights.raw.emplace_back(name, tensor);
-    if (!averaged) continue;
-    const auto average = tensors.find(kEmaPrefix + name);
-    weights.ema.emplace_back(name, average == tensors.end() ? tensor : average->second);
+  std::map<std::string, at::Tensor> raw;
+  for (const auto& [name, stored] : model) {
+    if (!is_average(name)) raw[name] = stored.whole();
   }
+  for (const auto& [name, stored] : set_of(model, /*averaged=*/true)) {
+    const auto average = model.find(kEmaPrefix + name);
+    weights.ema.emplace_back(name, average == model.end() ? raw.at(name) : average->second.whole());
+  }
+  weights.raw.assign(raw.begin(), raw.end());
   return weights;
 }
 
@@ -361,41 +374,56 @@ FoundCheckpoint open_checkpoint(const fs::path& run_or_step) {
   fail(ExitCode::checkpoint, "the folder ", run_or_step, " holds no checkpoint", model_fault(path));
 }
 
+FoundCheckpoint read_meta(const fs::path& dir) {
+  return found(VerifiedCheckpoint(dir, Check::meta));
+}
+
 void load_checkpoint(const fs::path& dir, Stateful& root, const std::vector<std::string>& optional) {
-  const VerifiedCheckpoint checkpoint(dir);
+  const VerifiedCheckpoint checkpoint(dir, Check::used);
   if (checkpoint.manifest().kind != CheckpointKind::full) {
     fail(ExitCode::checkpoint, "the checkpoint ", dir,
          " holds weights alone: training can start from them, but nothing can be resumed");
   }
   failpoint::hit(Failpoint::checkpoint_load);
-  const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string(), /*prefix=*/"");
-  Loader(dir, read_model(checkpoint), &state, optional).load(root);
+  StateContent state;
+  std::map<std::string, StoredTensor> model;
+  checkpoint.guard([&] {
+    state = stored_state(checkpoint, /*prefix=*/"");
+    model = stored_model(checkpoint);
+  });
+  Loader(checkpoint, std::move(model), &state, optional).load(root);
 }
 
 bool load_state_part(const fs::path& dir, Stateful& part, const std::string& prefix) {
-  const VerifiedCheckpoint checkpoint(dir, kStateFile);
+  const VerifiedCheckpoint checkpoint(dir, Check::state);
   if (checkpoint.manifest().kind != CheckpointKind::full) return false;
-  const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string(), prefix);
+  StateContent state;
+  checkpoint.guard([&] { state = stored_state(checkpoint, prefix); });
   if (state.tensors.empty() && state.integers.empty() && state.reals.empty()) return false;
-  Loader(dir, {}, &state).load_part(part);
+  Loader(checkpoint, {}, &state).load_part(part);
   return true;
 }
 
 void load_weights_into(const fs::path& dir, Stateful& root, WeightSet which, const std::vector<std::string>& by_mean) {
-  const VerifiedCheckpoint checkpoint(dir);
-  ModelWeights weights = read_weights(checkpoint);
-  if (which == WeightSet::ema && weights.ema.empty()) {
+  const VerifiedCheckpoint checkpoint(dir, Check::used);
+  std::map<std::string, StoredTensor> model, chosen;
+  checkpoint.guard([&] { model = stored_model(checkpoint); });
+  if (which != WeightSet::raw) chosen = set_of(model, /*averaged=*/true);
+  if (which == WeightSet::ema && chosen.empty()) {
     fail(ExitCode::checkpoint, "the checkpoint ", dir, " holds no averaged weights: use the raw ones");
   }
-  auto& chosen = which == WeightSet::raw || weights.ema.empty() ? weights.raw : weights.ema;
-  Loader loader(dir, {chosen.begin(), chosen.end()}, nullptr);
+  if (chosen.empty()) chosen = set_of(model, /*averaged=*/false);
+  Loader loader(checkpoint, std::move(chosen), nullptr);
   loader.allow_by_mean(by_mean);
   if (checkpoint.manifest().kind == CheckpointKind::weights) loader.allow_rounded();
   loader.load(root);
 }
 
 ModelWeights load_weights(const fs::path& dir) {
-  return read_weights(VerifiedCheckpoint(dir));
+  const VerifiedCheckpoint checkpoint(dir);
+  ModelWeights weights;
+  checkpoint.guard([&] { weights = read_weights(checkpoint); });
+  return weights;
 }
 
 }  // namespace hrm::checkpoint

@@ -81,28 +81,86 @@ Saver::~Saver() {
   thread_.join();
 }
 
-void Saver::save(Stateful& root, const CheckpointMeta& meta) {
-  {
-    std::unique_lock lock(mutex_);
-    if (stage_ == Stage::writing && options_.asynchronous) {
-      const auto start = std::chrono::steady_clock::now();
-      changed_.wait(lock, [&] { return stage_ != Stage::writing; });
-      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-      log::info("training waited ", human_seconds(waited.count()), " for the checkpoint of step ", meta_.step,
-                ": the disk is slower than one in each interval");
-    }
-    changed_.wait(lock, [&] { return stage_ != Stage::writing; });
-    if (stage_ == Stage::failed) ++lost_;
-    stage_ = Stage::idle;  // the thread leaves the copy alone
-  }
-  snapshot_.take(root);
-  meta_ = meta;
+void Saver::await_turn() {
   std::unique_lock lock(mutex_);
+  if (stage_ == Stage::writing && options_.asynchronous) {
+    const auto start = std::chrono::steady_clock::now();
+    changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    log::info("training waited ", human_seconds(waited.count()), " for the checkpoint of step ", meta_.step,
+              ": the disk is slower than one in each interval");
+  }
+  changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+}
+
+// Gives the thread work. It starts afresh with its retries.
+void Saver::begin(std::function<void()> job, Stage after) {
+  std::unique_lock lock(mutex_);
+  job_ = std::move(job);
+  after_job_ = after;
   attempts_ = 0;
   pause_s_ = options_.first_retry_s;
   stage_ = Stage::writing;
   changed_.notify_all();
   if (!options_.asynchronous) changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+}
+
+void Saver::save(Stateful& root, const CheckpointMeta& meta) {
+  await_turn();
+  drop();  // the thread leaves the copy alone
+  snapshot_.take(root);
+  meta_ = meta;
+  begin([this] { save_listing(run_dir_, snapshot_.listing(), meta_, options_.keep, options_.before_commit); },
+        Stage::idle);
+}
+
+void Saver::save_part(Stateful& root, const CheckpointMeta& meta, const std::filesystem::path& folder,
+                      const PartLayout& layout) {
+  await_turn();
+  drop();
+  snapshot_.take(root);
+  meta_ = meta;
+  folder_ = folder;
+  layout_ = layout;
+  begin([this] { part_ = write_part(folder_, snapshot_.listing(), layout_, meta_); }, Stage::written);
+}
+
+std::optional<std::map<std::string, FileFact>> Saver::part(double patience_s) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+  const auto done = [&] { return stage_ == Stage::idle || stage_ == Stage::written; };
+  changed_.wait_for(lock, std::chrono::duration<double>(patience_s), done);
+  changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+  if (stage_ != Stage::written) return std::nullopt;
+  return part_;
+}
+
+bool Saver::part_written() const {
+  std::lock_guard lock(mutex_);
+  return stage_ == Stage::written;
+}
+
+void Saver::commit(std::map<std::string, FileFact> files) {
+  if (files.empty()) {
+    std::lock_guard lock(mutex_);
+    saved_step_ = meta_.step;
+    lost_ = 0;
+    stage_ = Stage::idle;
+    return;
+  }
+  begin(
+      [this, files = std::move(files)] {
+        commit_parts(run_dir_, folder_, files, layout_.parts, meta_, options_.keep, options_.before_commit);
+      },
+      Stage::idle);
+}
+
+void Saver::drop() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+  if (stage_ == Stage::failed || stage_ == Stage::written) ++lost_;
+  stage_ = Stage::idle;
+  changed_.notify_all();
 }
 
 void Saver::finish(double patience_s) {
@@ -135,7 +193,7 @@ std::string Saver::failure() const {
 void Saver::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return end_ || stage_ != Stage::idle; });
+    changed_.wait(lock, [&] { return end_ || stage_ == Stage::writing || stage_ == Stage::failed; });
     if (stage_ == Stage::failed && !end_) {
       const auto pause = std::chrono::duration<double>(pause_s_);
       if (changed_.wait_for(lock, pause, [&] { return end_ || stage_ != Stage::failed; })) continue;
@@ -147,7 +205,7 @@ void Saver::run() {
     std::string failure;
     try {
       snapshot_.wait();
-      save_listing(run_dir_, snapshot_.listing(), meta_, options_.keep, options_.before_commit);
+      job_();
     } catch (...) {
       failure = describe_exception(std::current_exception()).sentence;
     }
@@ -156,9 +214,11 @@ void Saver::run() {
     failure_ = failure;
     if (failure.empty()) {
       if (attempts_ > 1) log::info("the checkpoint of step ", meta_.step, " is saved now");
-      saved_step_ = meta_.step;
-      lost_ = 0;
-      stage_ = Stage::idle;
+      stage_ = after_job_;
+      if (stage_ == Stage::idle) {
+        saved_step_ = meta_.step;
+        lost_ = 0;
+      }
     } else {
       stage_ = Stage::failed;
       if (!end_) log::warn(failure, "; training continues, the next try comes in ", human_seconds(pause_s_));

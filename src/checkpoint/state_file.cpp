@@ -4,17 +4,15 @@
 #include <cmath>
 
 #include "checkpoint/entry_names.h"
+#include "checkpoint/model_archive.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
-#include "hrm/formats/safetensors.h"
-#include "hrm/state/tensor_bytes.h"
 
 namespace hrm::checkpoint {
 namespace {
 
 const std::string kInteger = "integer.";
 const std::string kReal = "real.";
-const std::string kSlice = "slice.";
 
 // As C's "%a" prints it, but independent of the locale: 0x1.8p+1, -0x1p-3, inf, nan.
 std::string hex_float(double value) {
@@ -37,12 +35,6 @@ bool parse(std::string_view text, double& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-bool parse(std::string_view text, StateSlice& slice) {
-  const size_t slash = text.find('/');
-  return slash != std::string_view::npos && parse(text.substr(0, slash), slice.offset) &&
-         parse(text.substr(slash + 1), slice.global_rows);
-}
-
 // Reads the value of `key` into its map, where the key is `kind` and a name that begins with `prefix`.
 template <class Value>
 void take(std::map<std::string, Value>& into, const std::string& kind, const std::string& prefix,
@@ -55,44 +47,58 @@ void take(std::map<std::string, Value>& into, const std::string& kind, const std
 
 }  // namespace
 
-void write_state_file(const StateListing& listing, const std::function<void(std::span<const std::byte>)>& sink) {
-  std::map<std::string, std::string> metadata;
-  for (const auto& [name, value] : listing.integers) metadata[kInteger + name] = std::to_string(value);
-  for (const auto& [name, value] : listing.reals) metadata[kReal + name] = hex_float(value);
+namespace {
 
-  std::vector<SafetensorsEntry> entries;
+std::vector<FileEntry> file_entries(const StateListing& listing, PartNumber part, bool weights) {
+  std::vector<FileEntry> entries;
   for (const TensorEntry& entry : listing.tensors) {
-    if (entry.slice.global_rows >= 0) {
-      metadata[kSlice + entry.name] = cat(entry.slice.offset, '/', entry.slice.global_rows);
-    }
-    if (in_model_file(entry.role)) continue;
-    const at::Tensor& tensor = entry.tensor;
-    // The header needs their number alone.
-    const std::span<const std::byte> bytes(static_cast<const std::byte*>(nullptr), tensor.nbytes());
-    entries.push_back({entry.name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), bytes});
+    if (in_model_file(entry.role) != weights) continue;
+    // Where this rank holds nothing of it another one does, unless the whole is empty.
+    if (entry.part.split && entry.part.boxes.empty() && (part.part > 0 || count_of(entry.part.sizes) > 0)) continue;
+    entries.push_back({weights ? archive_name(entry) : entry.name, entry.tensor.scalar_type(),
+                       entry.tensor.sizes().vec(), entry.part, [tensor = entry.tensor] { return tensor; }});
   }
-  sink(as_bytes(safetensors_header(entries, metadata)));
-  for (const TensorEntry& entry : listing.tensors) {
-    if (in_model_file(entry.role)) continue;
-    const at::Tensor host = host_tensor(entry.tensor);
-    sink(bytes_of(host));
-  }
+  return entries;
 }
 
-StateContent read_state_file(std::span<const std::byte> bytes, const std::string& origin, const std::string& prefix) {
-  const SafetensorsFile file = SafetensorsFile::parse(bytes, origin, ExitCode::checkpoint);
+}  // namespace
+
+std::vector<FileEntry> state_entries(const StateListing& listing, PartNumber part) {
+  return file_entries(listing, part, /*weights=*/false);
+}
+
+std::vector<FileEntry> weight_entries(const StateListing& listing, PartNumber part) {
+  return file_entries(listing, part, /*weights=*/true);
+}
+
+std::map<std::string, std::string> scalar_texts(const std::vector<std::pair<std::string, int64_t>>& integers,
+                                                const std::vector<std::pair<std::string, double>>& reals) {
+  std::map<std::string, std::string> metadata;
+  for (const auto& [name, value] : integers) metadata[kInteger + name] = std::to_string(value);
+  for (const auto& [name, value] : reals) metadata[kReal + name] = hex_float(value);
+  return metadata;
+}
+
+StateContent stored_state(const VerifiedCheckpoint& checkpoint, const std::string& prefix) {
   StateContent content;
-  for (const std::string& name : file.names()) {
-    if (!name.starts_with(prefix)) continue;
-    const ArrayView& view = file.at(name);
-    content.tensors.emplace(name, tensor_from_bytes(view.dtype, view.shape, view.bytes));
-  }
-  for (const auto& [key, value] : file.metadata()) {
-    take(content.integers, kInteger, prefix, key, value, origin);
-    take(content.reals, kReal, prefix, key, value, origin);
-    take(content.slices, kSlice, prefix, key, value, origin);
+  content.tensors = stored_tensors(checkpoint.state_parts(), prefix);
+  for (const std::shared_ptr<PartFile>& file : checkpoint.state_parts()) {
+    for (const auto& [key, value] : file->metadata()) {
+      take(content.integers, kInteger, prefix, key, value, file->name());
+      take(content.reals, kReal, prefix, key, value, file->name());
+    }
   }
   return content;
+}
+
+std::map<std::string, StoredTensor> stored_model(const VerifiedCheckpoint& checkpoint) {
+  if (!checkpoint.model_parts().empty()) return stored_tensors(checkpoint.model_parts(), /*prefix=*/"");
+  std::map<std::string, StoredTensor> model;
+  const std::string origin = (checkpoint.dir() / kModelFile).string();
+  for (auto& [name, tensor] : read_model_archive(checkpoint.file(kModelFile), origin)) {
+    model.emplace(name, StoredTensor(std::move(tensor)));
+  }
+  return model;
 }
 
 }  // namespace hrm::checkpoint

@@ -1,30 +1,39 @@
 #pragma once
-// state.safetensors: everything of a run's state that is not a weight. Scalars and slices are in its metadata, exactly.
+// What a checkpoint holds, whether one rank wrote it or several: the entries of its files, as the program registers
+// them.
 
-#include <cstddef>
-#include <functional>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "checkpoint/manifest.h"
+#include "checkpoint/part_file.h"
+#include "checkpoint/stored_tensor.h"
 #include "hrm/state/registry.h"
 
 namespace hrm::checkpoint {
 
-// Hands the file to `sink`, piece by piece. Tensors on a device come to the host one at a time.
-void write_state_file(const StateListing& listing, const std::function<void(std::span<const std::byte>)>& sink);
+// The entries of a listing for a file of the state, or of the weights. `part`: leaves out those of which this rank
+// holds nothing.
+std::vector<FileEntry> state_entries(const StateListing& listing, PartNumber part);
+std::vector<FileEntry> weight_entries(const StateListing& listing, PartNumber part);
 
-// The file's content. Tensors are on the CPU. Slices of weights are listed in `slices` too.
+// The integers and reals of a listing, exactly, as metadata of the state's file.
+std::map<std::string, std::string> scalar_texts(const std::vector<std::pair<std::string, int64_t>>& integers,
+                                                const std::vector<std::pair<std::string, double>>& reals);
+
+// The state of a checkpoint; tensors are read when they are asked for.
 struct StateContent {
-  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, StoredTensor> tensors;
   std::map<std::string, int64_t> integers;
   std::map<std::string, double> reals;
-  std::map<std::string, StateSlice> slices;  // only of split tensors
 };
 
-// The entries whose names begin with `prefix` (empty: all); the bytes of other tensors are not touched. Throws
-// Error(checkpoint), naming `origin`.
-StateContent read_state_file(std::span<const std::byte> bytes, const std::string& origin, const std::string& prefix);
+// Of kind full: the entries whose names begin with `prefix` (empty: all). Throws Error(checkpoint) or
+// Error(environment): call it within VerifiedCheckpoint::guard.
+StateContent stored_state(const VerifiedCheckpoint& checkpoint, const std::string& prefix);
+
+// The weights and averages, by their names in the model's file (archive_name).
+std::map<std::string, StoredTensor> stored_model(const VerifiedCheckpoint& checkpoint);
 
 }  // namespace hrm::checkpoint

@@ -17,7 +17,9 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/model_archive.h"
 #include "checkpoint/output_folder.h"
+#include "checkpoint/part_file.h"
 #include "checkpoint/state_file.h"
+#include "checkpoint/write_files.h"
 #include "hrm/base/failpoint.h"
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
@@ -136,33 +138,17 @@ class Output {
   Hasher hasher_;
 };
 
-using Sink = std::function<void(std::span<const std::byte>)>;
-
-struct Part {
-  std::string name;
-  uint64_t bytes;  // at most, to be reserved; what a file is beyond it is found out by writing
-  std::function<void(const Sink&)> produce;
-};
-
-Part text_part(const char* name, const std::string& text) {
+Member text_member(const char* name, const std::string& text) {
   return {name, text.size(), [&text](const Sink& sink) { sink(as_bytes(text)); }};
 }
 
 // All files of a checkpoint, the manifest last, into a folder that nobody reads yet.
-void write_parts(const fs::path& folder, const std::vector<Part>& parts, const CheckpointMeta& meta,
+void write_whole(const fs::path& folder, const std::vector<Member>& members, const CheckpointMeta& meta,
                  CheckpointKind kind) {
-  Manifest manifest{meta.step, kind, meta.info, {}};
-  for (const Part& part : parts) {
-    Output file(folder / part.name, part.bytes);
-    part.produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
-    manifest.files[part.name] = file.finish();
-  }
-  Output file(folder / kManifestFile, 0);
-  file.write(as_bytes(manifest_text(manifest)));
-  file.finish();
+  write_manifest(folder, {meta.step, kind, meta.info, write_members(folder, members)});
 }
 
-fs::path write_checkpoint(const fs::path& run_dir, const std::vector<Part>& parts, const CheckpointMeta& meta,
+fs::path write_checkpoint(const fs::path& run_dir, const std::vector<Member>& members, const CheckpointMeta& meta,
                           CheckpointKind kind, const Keep& keep, const std::function<void()>& before_commit = nullptr) {
   require(keep.newest >= 1, ExitCode::unexpected, "at least one checkpoint must be kept");
   failpoint::hit(Failpoint::checkpoint_write);
@@ -174,7 +160,7 @@ fs::path write_checkpoint(const fs::path& run_dir, const std::vector<Part>& part
     make_directories(checkpoints);
     remove_leftovers(checkpoints);
     make_directory(temporary);
-    write_parts(temporary, parts, meta, kind);
+    write_whole(temporary, members, meta, kind);
     fsync_directory(temporary);
     if (before_commit) before_commit();
     failpoint::hit(Failpoint::checkpoint_commit);
@@ -220,11 +206,27 @@ std::vector<ArchiveEntry> model_entries(const StateListing& listing) {
   return entries;
 }
 
-Part model_part(const std::vector<ArchiveEntry>& entries) {
+Member model_member(const std::vector<ArchiveEntry>& entries) {
   return {kModelFile, archive_bytes(entries), [&entries](const Sink& sink) { write_model_archive(entries, sink); }};
 }
 
 }  // namespace
+
+std::map<std::string, FileFact> write_members(const fs::path& folder, const std::vector<Member>& members) {
+  std::map<std::string, FileFact> facts;
+  for (const Member& member : members) {
+    Output file(folder / member.name, member.bytes);
+    member.produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
+    facts[member.name] = file.finish();
+  }
+  return facts;
+}
+
+void write_manifest(const fs::path& folder, const Manifest& manifest, InfoValues values) {
+  Output file(folder / kManifestFile, 0);
+  file.write(as_bytes(manifest_text(manifest, values)));
+  file.finish();
+}
 
 void delete_after(const fs::path& run_dir, int64_t step) {
   for (const fs::path& dir : list_checkpoints(run_dir)) {
@@ -248,9 +250,87 @@ fs::path save_checkpoint(const fs::path& run_dir, Stateful& root, const Checkpoi
 fs::path save_listing(const fs::path& run_dir, const StateListing& listing, const CheckpointMeta& meta,
                       const Keep& keep, const std::function<void()>& before_commit) {
   const std::vector<ArchiveEntry> entries = model_entries(listing);
-  const Part state{kStateFile, state_bytes(listing), [&](const Sink& sink) { write_state_file(listing, sink); }};
-  return write_checkpoint(run_dir, {model_part(entries), state, text_part(kConfigFile, meta.config_json)}, meta,
+  for (const TensorEntry& entry : listing.tensors) {
+    require(holds_all(entry.part, entry.tensor.sizes()), ExitCode::unexpected, "only a part of '", entry.name,
+            "' is here, and a checkpoint of one part holds whole tensors");
+  }
+  const Member state{kStateFile, state_bytes(listing), [&](const Sink& sink) {
+                       write_part_file(state_entries(listing, {}), scalar_texts(listing.integers, listing.reals),
+                                       std::nullopt, sink);
+                     }};
+  return write_checkpoint(run_dir, {model_member(entries), state, text_member(kConfigFile, meta.config_json)}, meta,
                           CheckpointKind::full, keep, before_commit);
+}
+
+fs::path begin_parts(const fs::path& run_dir, int64_t step) {
+  const fs::path checkpoints = run_dir / "checkpoints";
+  remove_leftovers(checkpoints);
+  return checkpoints / cat(kTemporary, step_name(step), "-", ::getpid());
+}
+
+std::map<std::string, FileFact> write_part(const fs::path& folder, const StateListing& listing,
+                                           const PartLayout& layout, const CheckpointMeta& meta) {
+  failpoint::hit(Failpoint::checkpoint_write);
+  const PartNumber number{layout.part, layout.parts};
+  const std::vector<ArchiveEntry> entries = model_entries(listing);
+  std::vector<Member> members;
+  if (layout.split_weights) {
+    members.push_back({part_file_name(kModelParts, layout.part, layout.parts), archive_bytes(entries),
+                       [&](const Sink& sink) { write_part_file(weight_entries(listing, number), {}, number, sink); }});
+  } else if (layout.part == 0) {
+    members.push_back(model_member(entries));
+  }
+  members.push_back(
+      {part_file_name(kStateParts, layout.part, layout.parts), state_bytes(listing), [&](const Sink& sink) {
+         write_part_file(state_entries(listing, number), scalar_texts(listing.integers, listing.reals), number, sink);
+       }});
+  if (layout.part == 0) members.push_back(text_member(kConfigFile, meta.config_json));
+  const auto remove = [&] {
+    std::error_code ignored;
+    for (const Member& member : members) fs::remove(folder / member.name, ignored);
+  };
+  remove();  // of an earlier try
+  try {
+    make_directories(folder);
+    std::map<std::string, FileFact> facts = write_members(folder, members);
+    fsync_directory(folder);
+    return facts;
+  } catch (const Error& error) {
+    remove();
+    fail(ExitCode::environment, "part ", layout.part + 1, " of ", layout.parts, " of the checkpoint of step ",
+         meta.step, " was not saved: ", error.what(), "; earlier checkpoints are untouched");
+  } catch (...) {
+    remove();
+    throw;
+  }
+}
+
+fs::path commit_parts(const fs::path& run_dir, const fs::path& folder, const std::map<std::string, FileFact>& files,
+                      int64_t parts, const CheckpointMeta& meta, const Keep& keep,
+                      const std::function<void()>& before_commit) {
+  require(keep.newest >= 1, ExitCode::unexpected, "at least one checkpoint must be kept");
+  const fs::path final = run_dir / "checkpoints" / step_name(meta.step);
+  std::error_code ignored;
+  try {
+    for (const auto& [name, fact] : files) {
+      std::error_code error;
+      const uint64_t size = fs::file_size(folder / name, error);
+      require(!error && size == fact.bytes, ExitCode::environment, "rank 0 does not see ", name, " in ", folder,
+              " as another rank wrote it; all ranks must write to one file system");
+    }
+    fs::remove(folder / kManifestFile, ignored);  // of an earlier try
+    write_manifest(folder, {meta.step, CheckpointKind::full, meta.info, files, parts});
+    fsync_directory(folder);
+    if (before_commit) before_commit();
+    failpoint::hit(Failpoint::checkpoint_commit);
+    commit(folder, final);
+  } catch (const Error& error) {
+    fail(ExitCode::environment, "the checkpoint of step ", meta.step, " was not saved: ", error.what(),
+         "; earlier checkpoints are untouched");
+  }
+  fs::remove_all(folder, ignored);  // the replaced checkpoint, if there was one
+  prune(run_dir, final, keep);
+  return final;
 }
 
 fs::path save_weights(const fs::path& run_dir, const ModelWeights& weights, const CheckpointMeta& meta,
@@ -258,7 +338,7 @@ fs::path save_weights(const fs::path& run_dir, const ModelWeights& weights, cons
   std::vector<ArchiveEntry> entries;
   for (const auto& [name, tensor] : weights.raw) entries.push_back({name, tensor, tensor.requires_grad()});
   for (const auto& [name, tensor] : weights.ema) entries.push_back({kEmaPrefix + name, tensor, false});
-  return write_checkpoint(run_dir, {model_part(entries), text_part(kConfigFile, meta.config_json)}, meta,
+  return write_checkpoint(run_dir, {model_member(entries), text_member(kConfigFile, meta.config_json)}, meta,
                           CheckpointKind::weights, keep);
 }
 
@@ -269,13 +349,13 @@ void write_weights_folder(const fs::path& folder, const std::vector<std::pair<st
     const bool converted = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16;
     entries.push_back({name, converted ? tensor.to(dtype) : tensor, /*parameter=*/false});
   }
-  std::vector<Part> parts{model_part(entries), text_part(kConfigFile, meta.config_json)};
+  std::vector<Member> members{model_member(entries), text_member(kConfigFile, meta.config_json)};
   for (const fs::path& file : files) {
     const auto mapped = std::make_shared<const MappedFile>(file, ExitCode::checkpoint);
     const std::span<const std::byte> bytes = mapped->bytes();
-    parts.push_back({file.filename().string(), bytes.size(), [mapped](const Sink& sink) { sink(mapped->bytes()); }});
+    members.push_back({file.filename().string(), bytes.size(), [mapped](const Sink& sink) { sink(mapped->bytes()); }});
   }
-  write_folder(folder, [&](const fs::path& place) { write_parts(place, parts, meta, CheckpointKind::weights); });
+  write_folder(folder, [&](const fs::path& place) { write_whole(place, members, meta, CheckpointKind::weights); });
 }
 
 uint64_t checkpoint_bytes(const StateListing& listing) {

@@ -13,7 +13,7 @@
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
 #include "hrm/ops/gemm_tuning.h"
-#include "hrm/parallel/gathered_state.h"
+#include "hrm/parallel/replicas.h"
 #include "hrm/runtime/device.h"
 #include "hrm/runtime/gpu_health.h"
 #include "hrm/tasks/registry.h"
@@ -71,14 +71,14 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
   return {found.dir, found.meta, found.meta.weights_only()};
 }
 
-// Rank 0 has looked for the checkpoint, so that a file system that shows ranks different things cannot part them; the
-// others open the same.
+// Rank 0 has looked for the checkpoint and verified it, so that a file system that shows ranks different things cannot
+// part them; the others open the same. Each verifies the files that it reads when it does.
 void share_start(Start& start, parallel::Comm& comm) {
   if (comm.alone()) return;
   const std::string chosen = comm.all_gather_text(start.checkpoint.string())[0];
   const bool weights_only = comm.all_gather_text(start.weights_only ? "weights" : "all")[0] == "weights";
   if (comm.main() || chosen.empty()) return;
-  const auto found = checkpoint::open_checkpoint(chosen);
+  const auto found = checkpoint::read_meta(chosen);
   start = {found.dir, found.meta, weights_only};
 }
 

@@ -1,6 +1,7 @@
 #include "hrm/formats/manifest.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "hrm/base/error.h"
@@ -90,21 +91,30 @@ FileFact read_fact(const std::string& name, const json& fact) {
 
 }  // namespace
 
-std::string manifest_text(const Manifest& manifest) {
+std::string part_file_name(std::string_view what, int64_t part, int64_t parts) {
+  char numbers[64];
+  std::snprintf(numbers, sizeof numbers, "-%05lld-of-%05lld.safetensors", static_cast<long long>(part + 1),
+                static_cast<long long>(parts));
+  return cat(what, numbers);
+}
+
+std::string manifest_text(const Manifest& manifest, InfoValues values) {
   const auto check = [](bool good, const auto&... what) {
     require(good, ExitCode::unexpected, "a checkpoint's manifest cannot hold ", what...);
   };
   check(manifest.step >= 0, "the step ", manifest.step);
+  check(manifest.parts >= 1 && manifest.parts <= kMostParts, manifest.parts, " parts");
   check(manifest.info.size() <= kMostEntries && manifest.files.size() <= kMostEntries, "so many entries");
   nlohmann::ordered_json json;
   json["format"] = kFormatName;
-  json["version"] = kFormatVersion;
+  json["version"] = manifest.parts > 1 ? kPartsVersion : kFormatVersion;
   json["kind"] = kind_name(manifest.kind);
   json["step"] = manifest.step;
+  if (manifest.parts > 1) json["parts"] = manifest.parts;
   json["info"] = nlohmann::ordered_json::object();
   for (const auto& [key, value] : manifest.info) {
     check(printable(key) == key, "a fact called '", printable_start(key), "'");
-    json["info"][key] = printable(value);
+    json["info"][key] = values == InfoValues::read ? value : printable(value);
   }
   json["files"] = nlohmann::ordered_json::object();
   for (const auto& [name, fact] : manifest.files) {
@@ -136,10 +146,16 @@ Manifest parse_manifest(std::string_view text) {
   const json root = parse_json(text, kManifestFile, ExitCode::checkpoint, kLimits);
   if (!root.is_object()) damaged(kManifestFile, " is malformed: it is not a JSON object");
   if (text_member(root, "format") != kFormatName) damaged(kManifestFile, " is not a checkpoint manifest");
-  if (const int64_t version = whole_member(root, "version"); version != kFormatVersion) {
-    damaged("it has format version ", version, ", this program reads version ", kFormatVersion);
+  const int64_t version = whole_member(root, "version");
+  if (version != kFormatVersion && version != kPartsVersion) {
+    damaged("it has format version ", version, ", this program reads versions ", kFormatVersion, " and ",
+            kPartsVersion);
   }
   Manifest manifest;
+  if (version == kPartsVersion) manifest.parts = whole_member(root, "parts");
+  if (version == kPartsVersion && (manifest.parts < 2 || manifest.parts > kMostParts)) {
+    damaged(kManifestFile, " is malformed: 'parts' is ", manifest.parts, ", not 2 to ", kMostParts);
+  }
   manifest.kind = kind_of_name(text_member(root, "kind"));
   manifest.step = whole_member(root, "step");
   for (const auto& [key, value] : object_member(root, "info").items()) {

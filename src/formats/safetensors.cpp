@@ -1,6 +1,7 @@
 #include "hrm/formats/safetensors.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -26,21 +27,13 @@ uint64_t load_u64(std::span<const std::byte> bytes) {
   return value;
 }
 
-// One tensor of the header.
-struct DescribedTensor {
-  std::string name;
-  DType dtype = DType::f32;
-  std::vector<int64_t> shape;
-  uint64_t begin = 0, end = 0;  // of the data
-};
-
 // Parses the header value by value. Invalid content is refused at once, so memory grows only with tensors and nothing
 // nests deeper than name -> description -> shape. Throws Error without the file's name; the caller adds it.
 class SafetensorsHeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit SafetensorsHeaderReader(uint64_t data_size) : data_size_(data_size) {}
 
-  std::vector<DescribedTensor> tensors;
+  std::vector<SafetensorsPlace> tensors;  // places are counted from the beginning of the data
   std::map<std::string, std::string> metadata;
 
   bool null() override { refuse_value(); }
@@ -140,7 +133,7 @@ class SafetensorsHeaderReader final : public nlohmann::json_sax<nlohmann::json> 
  private:
   enum class Place { outside, top, metadata, tensor, shape, offsets };
 
-  DescribedTensor& tensor() { return tensors.back(); }
+  SafetensorsPlace& tensor() { return tensors.back(); }
 
   template <class... Args>
   [[noreturn]] void bad(const Args&... what) const {
@@ -173,7 +166,7 @@ class SafetensorsHeaderReader final : public nlohmann::json_sax<nlohmann::json> 
       if (keys_.count(name) == 0) bad("it has no ", name);
     }
     if (offsets_ != 2) bad("it has fewer than two data_offsets");
-    const DescribedTensor& it = tensor();
+    const SafetensorsPlace& it = tensor();
     const auto needed = array_bytes(it.dtype, it.shape);
     if (!needed) bad("its shape ", shape_text(it.shape), " is too large");
     if (it.begin > it.end || it.end > data_size_) {
@@ -209,37 +202,54 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, const s
 
 void SafetensorsFile::read(std::span<const std::byte> bytes) {
   refuse_foreign_file(bytes, origin_, code_);
-  require(bytes.size() >= kPrefix, code_, origin_, ": too short for a safetensors file");
-  const uint64_t header_size = load_u64(bytes);
-  require(header_size <= kMaxSafetensorsHeader, code_, origin_, ": not a safetensors file (its header would take ",
-          header_size, " bytes)");
-  require(header_size <= bytes.size() - kPrefix, code_, origin_, ": the file ends inside its header");
-  const std::string_view text = as_text(bytes.subspan(kPrefix, header_size));
-  require(!text.empty() && text.front() == '{', code_, origin_, ": not a safetensors file (no JSON header)");
-  const std::span<const std::byte> data = bytes.subspan(kPrefix + header_size);
+  const auto copy = [&](uint64_t offset, std::span<std::byte> into) {
+    std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
+  };
+  SafetensorsHeader header = read_safetensors_header(bytes.size(), copy, origin_, code_);
+  metadata_ = std::move(header.metadata);
+  for (SafetensorsPlace& tensor : header.tensors) {
+    names_.push_back(tensor.name);
+    tensors_.emplace(std::move(tensor.name), ArrayView{tensor.dtype, std::move(tensor.shape),
+                                                       bytes.subspan(tensor.begin, tensor.end - tensor.begin)});
+  }
+}
 
-  SafetensorsHeaderReader header(data.size());
+SafetensorsHeader read_safetensors_header(uint64_t size,
+                                          const std::function<void(uint64_t, std::span<std::byte>)>& read,
+                                          const std::string& origin, ExitCode code) {
+  require(size >= kPrefix, code, origin, ": too short for a safetensors file");
+  std::array<std::byte, kPrefix> prefix{};
+  read(0, prefix);
+  const uint64_t header_size = load_u64(prefix);
+  require(header_size <= kMaxSafetensorsHeader, code, origin, ": not a safetensors file (its header would take ",
+          header_size, " bytes)");
+  require(header_size <= size - kPrefix, code, origin, ": the file ends inside its header");
+  std::string text(header_size, '\0');
+  read(kPrefix, std::as_writable_bytes(std::span(text)));
+  require(!text.empty() && text.front() == '{', code, origin, ": not a safetensors file (no JSON header)");
+  const uint64_t data = size - kPrefix - header_size;
+
+  SafetensorsHeaderReader header(data);
   try {
     nlohmann::json::sax_parse(text.begin(), text.end(), &header);
   } catch (const Error& e) {
-    fail(code_, origin_, ": ", e.what());
+    fail(code, origin, ": ", e.what());
   }
-  metadata_ = std::move(header.metadata);
   // Empty tensors share their begin with the next one, so the end decides between them.
   std::stable_sort(header.tensors.begin(), header.tensors.end(),
-                   [](const DescribedTensor& a, const DescribedTensor& b) {
+                   [](const SafetensorsPlace& a, const SafetensorsPlace& b) {
                      return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
                    });
   uint64_t at = 0;
-  for (DescribedTensor& tensor : header.tensors) {
-    require(tensor.begin == at, code_, origin_, ": the tensor '", printable(tensor.name),
+  for (SafetensorsPlace& tensor : header.tensors) {
+    require(tensor.begin == at, code, origin, ": the tensor '", printable(tensor.name),
             tensor.begin < at ? "' overlaps the one before it" : "' leaves a gap before it");
     at = tensor.end;
-    names_.push_back(tensor.name);
-    tensors_.emplace(std::move(tensor.name), ArrayView{tensor.dtype, std::move(tensor.shape),
-                                                       data.subspan(tensor.begin, tensor.end - tensor.begin)});
+    tensor.begin += kPrefix + header_size;
+    tensor.end += kPrefix + header_size;
   }
-  require(at == data.size(), code_, origin_, ": ", data.size() - at, " bytes follow the last tensor");
+  require(at == data, code, origin, ": ", data - at, " bytes follow the last tensor");
+  return {std::move(header.tensors), std::move(header.metadata)};
 }
 
 const ArrayView& SafetensorsFile::at(const std::string& name) const {

@@ -10,6 +10,29 @@
 #include "hrm/base/error.h"
 
 namespace hrm::parallel {
+namespace {
+
+// What a rank has of a member of a layout, in its share of the flat vector. One run at most: a member lies in one piece.
+struct Held {
+  at::Tensor tensor;
+  StatePart part;
+};
+
+Held held_of(const FlatLayout& layout, const FlatLayout::Member& member, const at::Tensor& share) {
+  const int64_t end = member.offset + c10::multiply_integers(member.sizes);
+  for (const FlatLayout::Piece& piece : layout.pieces) {
+    if (member.offset < piece.offset || member.offset >= piece.offset + piece.size) continue;
+    require(end <= piece.offset + piece.size, ExitCode::unexpected, "'", member.name, "' lies in two pieces");
+    const int64_t slice = layout.slice_offset(piece);
+    const int64_t first = std::max(member.offset, slice), last = std::min(end, slice + layout.slice_size(piece));
+    if (first >= last) break;
+    return {share.narrow(0, layout.share_offset(piece) + first - slice, last - first),
+            run_part(member.sizes, first - member.offset, last - first)};
+  }
+  return {share.narrow(0, 0, 0), run_part(member.sizes, 0, 0)};
+}
+
+}  // namespace
 
 ParameterShards::ParameterShards(nn::ParameterSet& parameters, Comm& comm, const GradientReducer& reducer,
                                  double average_decay, std::vector<std::string> moments, const GatherOptions& options)
@@ -190,36 +213,42 @@ ParameterShards::WeightMemory ParameterShards::weight_memory() const {
 }
 
 void ParameterShards::visit_state(StateVisitor& visitor) {
-  const StateSlice slice{.flat = &layout_};
+  // Every rank visits all parameters, also those of which it holds nothing.
+  const auto visit = [&](const std::string& before, const std::string& behind, const at::Tensor& share,
+                         StateRole role) {
+    for (const FlatLayout::Member& member : layout_.members) {
+      Held held = held_of(layout_, member, share);
+      visitor.tensor(before + member.name + behind, held.tensor, role, held.part);
+    }
+  };
   for (size_t i = 0; i < moments_.size(); ++i) {
-    visitor.tensor("optim.*." + moment_names_[i], moments_[i], StateRole::optimizer, slice);
+    visit("optim.", "." + moment_names_[i], moments_[i], StateRole::optimizer);
   }
-  if (ema_) visitor.tensor("ema.*", average_, StateRole::ema, slice);
+  if (ema_) visit("ema.", "", average_, StateRole::ema);
 }
 
 void ParameterShards::visit_weights(Stateful& task, StateVisitor& visitor) {
   struct Rest : StateVisitor {
     Rest(ParameterShards& of, StateVisitor& inner) : shards(of), out(inner) {
-      for (const FlatLayout::Member& member : of.shard_layout_.members) sharded.insert(member.name);
+      std::unordered_map<std::string, const FlatLayout::Member*> sharded;
+      for (const FlatLayout::Member& member : of.shard_layout_.members) sharded[member.name] = &member;
       for (const nn::Parameter& parameter : of.parameters_.all()) {
-        if (sharded.count(parameter.name) > 0) names[parameter.master.unsafeGetTensorImpl()] = &parameter.name;
+        const auto found = sharded.find(parameter.name);
+        if (found != sharded.end()) members[parameter.master.unsafeGetTensorImpl()] = found->second;
       }
     }
-    void tensor(const std::string& name, at::Tensor& tensor, StateRole role, StateSlice slice) override {
-      const auto found = names.find(tensor.unsafeGetTensorImpl());
-      if (found == names.end()) return out.tensor(name, tensor, role, slice);
-      require(name == *found->second, ExitCode::unexpected, "the task registers '", *found->second, "' as '", name,
-              "', so its shards cannot stand for it");
-      if (!std::exchange(any, true)) out.tensor("*", shards.shard_, role, {.flat = &shards.shard_layout_});
+    void tensor(const std::string& name, at::Tensor& tensor, StateRole role, const StatePart& part) override {
+      const auto found = members.find(tensor.unsafeGetTensorImpl());
+      if (found == members.end()) return out.tensor(name, tensor, role, part);
+      Held held = held_of(shards.shard_layout_, *found->second, shards.shard_);
+      out.tensor(name, held.tensor, role, held.part);
     }
     void integer(const std::string& name, int64_t& value) override { out.integer(name, value); }
     void real(const std::string& name, double& value) override { out.real(name, value); }
 
     ParameterShards& shards;
     StateVisitor& out;
-    std::unordered_set<std::string> sharded;
-    std::unordered_map<const void*, const std::string*> names;
-    bool any = false;
+    std::unordered_map<const void*, const FlatLayout::Member*> members;
   };
   Rest rest(*this, visitor);
   task.visit_state(rest);

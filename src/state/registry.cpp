@@ -12,10 +12,10 @@ namespace {
 
 class Lister final : public StateVisitor {
  public:
-  void tensor(const std::string& name, at::Tensor& tensor, StateRole role, StateSlice slice) override {
+  void tensor(const std::string& name, at::Tensor& tensor, StateRole role, const StatePart& part) override {
     claim(name);
     require(tensor.defined(), ExitCode::unexpected, "the state entry '", name, "' has no tensor yet");
-    listing.tensors.push_back({name, tensor, role, slice});
+    listing.tensors.push_back({name, tensor, role, part});
   }
   void integer(const std::string& name, int64_t& value) override {
     claim(name);
@@ -56,8 +56,7 @@ std::string digest_state(Stateful& object) {
   for (const TensorEntry& entry : listing.tensors) {
     const at::Tensor host = host_tensor(entry.tensor);
     hash_text(hasher, entry.name);
-    hash_text(hasher, cat(name(dtype_of(host.scalar_type())), shape_text(host.sizes().vec()), entry.slice.offset, '/',
-                          entry.slice.global_rows));
+    hash_text(hasher, cat(name(dtype_of(host.scalar_type())), shape_text(host.sizes().vec()), part_text(entry.part)));
     hasher.update(bytes_of(host));
   }
   for (const auto& [name, value] : listing.integers) {

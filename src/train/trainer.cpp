@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "hrm/base/error.h"
 #include "hrm/base/failpoint.h"
@@ -19,6 +20,7 @@
 #include "train/early_stop.h"
 #include "train/memory_window.h"
 #include "train/metric_window.h"
+#include "train/run_checkpoints.h"
 #include "train/step_guard.h"
 #include "train/trace_window.h"
 #include "train/trainer_values.h"
@@ -171,6 +173,7 @@ Outcome Trainer::run() {
     } else {
       collect_finished();
     }
+    if (std::exchange(parts_written_, false)) checkpoints_->commit_if_written();
     if (spike_step_ >= 0) {
       finish_saving(kPatienceAtStop);
       return Outcome::rewind;
@@ -257,7 +260,10 @@ void Trainer::train_step() {
   }
   task_.prepare_step(step);
   lr_.fill_(config_.optim.lr * factor);
-  if (!comm_->alone()) stop_.fill_(stop_wanted_ ? 1 : 0);
+  if (!comm_->alone()) {
+    const bool written = checkpoints_ && checkpoints_->part_written();
+    stop_.fill_((stop_wanted_ ? 1 : 0) + (written ? kPartWritten : 0));
+  }
 
   if (gradient_factor_.defined()) {
     const failpoint::Action action = failpoint::hit(Failpoint::step_gradient);
@@ -294,7 +300,7 @@ void Trainer::flip_bit() {
   const at::NoGradGuard no_grad;
   const StateListing state = list_state(*this);
   const auto whole = std::find_if(state.tensors.begin(), state.tensors.end(), [](const TensorEntry& entry) {
-    return entry.role == StateRole::weight && entry.slice.flat == nullptr;
+    return entry.role == StateRole::weight && !entry.part.split;
   });
   whole->tensor.view(-1).narrow(0, 0, 1).view(at::kInt).bitwise_xor_(1 << 20);
 }
@@ -452,6 +458,7 @@ bool Trainer::evaluate() {
   alive("evaluation");
   failpoint::hit(Failpoint::evaluation_begin);
   collect_metrics(/*wait=*/true);
+  if (checkpoints_) checkpoints_->commit_if_written();  // it takes longer than the steps that would see to it
   const double start = now_seconds();
   const config::EvalWeights which = config_.eval.weights;
   require(ema() || which != config::EvalWeights::ema, ExitCode::usage,

@@ -8,11 +8,13 @@
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/ops/gemm_tuning.h"
-#include "hrm/parallel/gathered_state.h"
+#include "hrm/parallel/cut_entries.h"
+#include "hrm/parallel/replicas.h"
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/trainer.h"
 #include "train/early_stop.h"
 #include "train/metric_window.h"
+#include "train/run_checkpoints.h"
 #include "train/step_guard.h"
 #include "train/trainer_values.h"
 
@@ -31,41 +33,36 @@ checkpoint::Keep keep_of(const config::TrainConfig& config) {
 void Trainer::prepare_checkpoints() {
   if (run_dir_.empty() || std::exchange(prepared_, true)) return;
   best_score_ = -std::numeric_limits<double>::infinity();
+  const checkpoint::Keep keep = keep_of(config_.train);
+  checkpoints_ = std::make_unique<RunCheckpoints>(
+      *this, *comm_, run_dir_,
+      checkpoint::SaverOptions{
+          .keep = keep, .asynchronous = config_.train.async_checkpoints, .before_commit = [this] { log_.sync(); }});
   std::string best;
   if (comm_->main()) {
-    const checkpoint::Keep keep = keep_of(config_.train);
-    auto whole = parallel::GatheredState::room_for(*this);
-    const StateListing listing = list_state(whole);
-    const uint64_t bytes = checkpoint::checkpoint_bytes(listing);
-    const uint64_t free = checkpoint::check_volume(run_dir_, bytes, keep);
-    log::info("checkpoints  ", human_bytes(bytes), " each, ", human_bytes(free), " free");
+    const uint64_t free = checkpoint::check_volume(run_dir_, checkpoints_->bytes(), keep);
+    log::info("checkpoints  ", human_bytes(checkpoints_->bytes()), " each, ", human_bytes(free), " free");
     source_digests_ = task_.source_digests();
-    saver_ = std::make_unique<checkpoint::Saver>(
-        run_dir_,
-        checkpoint::SaverOptions{
-            .keep = keep, .asynchronous = config_.train.async_checkpoints, .before_commit = [this] { log_.sync(); }});
-    if (config_.train.checkpoint_every > 0) saver_->prepare(listing);
     best = cat(std::hexfloat, checkpoint::best_score(run_dir_).value_or(best_score_));
   }
   // As rank 0 sees the folder.
   best = comm_->all_gather_text(best)[0];
   best_score_ = std::strtod(best.c_str(), nullptr);
+  if (config_.train.checkpoint_every > 0) checkpoints_->prepare_memory();
 }
 
-// The state of this moment begins its way to the disk; on ranks but the first, to rank 0.
+// The state of this moment begins its way to the disk.
 void Trainer::save() {
   if (last_saved_step_ == step_) return;
   collect_metrics(/*wait=*/true);
   const double start = now_seconds();
   alive("checkpoint");
   check_replicas();
-  auto whole = parallel::GatheredState::collect(*this, *comm_);
-  if (comm_->main()) {
-    saver_->save(whole, meta());
-    const int64_t lost = saver_->lost_in_a_row(), most = config_.train.max_lost_checkpoints;
-    require(most == 0 || lost < most, ExitCode::environment, "the last ", lost,
-            " checkpoints could not be written (train.max_lost_checkpoints): ", saver_->failure());
-  }
+  checkpoints_->save(comm_->main() ? meta() : checkpoint::CheckpointMeta{step_, {}, {}});
+  const int64_t lost = checkpoints_->lost_in_a_row(), most = config_.train.max_lost_checkpoints;
+  require(most == 0 || lost < most, ExitCode::environment, "the last ", lost,
+          " checkpoints could not be written (train.max_lost_checkpoints): ", checkpoints_->failure());
+  parts_written_ = false;
   last_saved_step_ = step_;
   pause_over(start);
 }
@@ -79,8 +76,7 @@ void Trainer::save_if_best() {
 // Returns when the last checkpoint is on the disk; of several ranks on all.
 void Trainer::finish_saving(double patience_s) {
   alive("checkpoint");
-  if (saver_) saver_->finish(patience_s);
-  comm_->barrier();
+  checkpoints_->finish(patience_s);
 }
 
 // The algorithms of the matrix products go along: a resumed run must sum in the same order (ops/gemm_tuning.h).
@@ -101,7 +97,7 @@ checkpoint::CheckpointMeta Trainer::meta() {
 
 // A rank whose memory or arithmetic is at fault is found before it corrupts a checkpoint.
 void Trainer::check_replicas() {
-  parallel::check_replicas(*this, mesh_->axis(parallel::Axis::data));
+  parallel::check_replicas(*this, *comm_);
 }
 
 void Trainer::stop_diverged(int64_t step) {
@@ -114,34 +110,27 @@ void Trainer::stop_diverged(int64_t step) {
   std::string dump;
   checkpoint::CheckpointMeta facts = meta();
   facts.step = step;
-  auto whole = parallel::GatheredState::collect(*this, *comm_);
   alive("checkpoint");
-  if (!comm_->main()) {
-    comm_->barrier();  // rank 0 writes
-    fail(ExitCode::diverged, what, "; rank 0 says more");
-  }
   try {
-    dump = checkpoint::save_checkpoint(run_dir_ / "diverged", whole, facts, 1).string();
+    dump = checkpoints_->dump(run_dir_ / "diverged", facts).string();
     dump = cat("the weights before it and the state are in '", dump, "'");
   } catch (const Error& e) {
     dump = cat("no dump could be written: ", e.what());
   }
-  comm_->barrier();
+  if (!comm_->main()) fail(ExitCode::diverged, what, "; rank 0 says more");
   fail(ExitCode::diverged, what, "; ", dump, kAdvice, " (`hrm_train doctor --replay ", (run_dir_ / "diverged").string(),
        "` says where), then start again: the run resumes from its last checkpoint");
 }
 
 void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& info,
                      bool accept_data_change) {
-  auto whole = parallel::GatheredState::room_for(*this);
   std::vector<std::string> optional = StepGuard::optional_state();
   optional.insert(optional.end(),
                   {MetricWindow::kStatePrefix, MetricWindow::kSwitchedStatePrefix, MetricWindow::kEarlierStatePrefix,
                    MetricWindow::kEarlierSwitchedStatePrefix, EarlyStop::kStatePrefix});
   const std::vector<std::string> of_task = task_.optional_state();
   optional.insert(optional.end(), of_task.begin(), of_task.end());
-  checkpoint::load_checkpoint(checkpoint, whole, optional);
-  whole.hand_out();
+  checkpoint::load_checkpoint(checkpoint, *this, optional);
   check_sources(info, checkpoint, accept_data_change);
   if (shards_) shards_->gather();
   task_.parameters().refresh_compute();
@@ -187,6 +176,14 @@ void Trainer::skip_after_rewind(int64_t spike_step, int64_t rewinds) {
 }
 
 void Trainer::visit_state(StateVisitor& visitor) {
+  if (cut_gradients_) {
+    parallel::CutEntries parts(task_.parameters(), visitor);
+    return visit_entries(parts);
+  }
+  visit_entries(visitor);
+}
+
+void Trainer::visit_entries(StateVisitor& visitor) {
   visitor.integer("loop.step", step_);
   visitor.integer("loop.last_eval_step", last_eval_step_);
   window_->visit_state(visitor);

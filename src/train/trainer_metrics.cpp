@@ -32,7 +32,9 @@ void Trainer::collect_finished() {
 
 void Trainer::add_step(const AsyncReader::Entry& entry) {
   const double* values = entry.values.data() + front_;
-  stop_seen_ = stop_seen_ || entry.values[kStop] != 0;
+  const auto flags = static_cast<int64_t>(entry.values[kStop]);
+  stop_seen_ = stop_seen_ || flags % kPartWritten != 0;
+  parts_written_ = parts_written_ || flags / kPartWritten == comm_->ranks();
   if (!comm_->alone()) {
     window_->add_rank_wait(entry.values[kWaited]);
     watch_speed(entry.tag, entry.values.data() + kOwn);

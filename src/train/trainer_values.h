@@ -22,10 +22,12 @@ inline constexpr int64_t kExtras = 7, kExtrasScaled = 8;
 
 // Values before the task's sums. Behind kWaited, of several ranks, each rank's own time in the step before.
 enum FrontValue : int64_t {
-  kStop = 0,    // how many ranks want to stop
+  kStop = 0,    // how many ranks want to stop, and kPartWritten for each whose part of a checkpoint is on the disk
   kWaited = 1,  // ms that the ranks waited for each other in the step before, in all; only of several
   kOwn = 2,
 };
+inline constexpr int64_t kPartWritten = int64_t{1} << 24;  // more than there are ranks
+
 // With several ranks the host reads a step's values this many steps later, never sooner, so all ranks draw the same
 // conclusions from them (to stop, to give up) after the same step.
 inline constexpr size_t kAgreementLag = 2;  // less than queued_at_ has room for

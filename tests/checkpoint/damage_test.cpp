@@ -196,7 +196,8 @@ TEST(Damage, ManifestsThatSayOddThingsAreRefused) {
   const fs::path file = two.newest / "manifest.json";
   const std::string good = read_text(file, ExitCode::data);
   const std::vector<std::vector<std::string>> cases = {
-      {"\"version\": 1", "\"version\": 2", "format version 2, this program reads version 1"},
+      {"\"version\": 1", "\"version\": 3", "format version 3, this program reads versions 1 and 2"},
+      {"\"version\": 1", "\"version\": 2", "it has no 'parts'"},
       {"\"kind\": \"full\"", "\"kind\": \"half\"", "unknown kind 'half'"},
       {"\"format\": \"hrm-checkpoint\"", "\"format\": \"other\"", "not a checkpoint manifest"},
       {"\"model.pt\"", "\"../model.pt\"", "a file outside the directory"},

@@ -55,7 +55,7 @@ class SampleState : public Stateful {
     v.tensor("ema.H_level.layers.0.mlp.weight", average, StateRole::ema);
     v.tensor("optim.H_level.layers.0.mlp.weight.m", moment, StateRole::optimizer);
     for (size_t i = 0; i < types.size(); ++i) v.tensor(cat("carry.type", i), types[i], StateRole::carry);
-    v.tensor("carry.split", odd, StateRole::carry, {4, 16});
+    v.tensor("carry.split", odd, StateRole::carry, rows_part(odd.sizes(), 0, 4));
     v.tensor("loop.scalar", scalar, StateRole::loop);
     v.tensor("loop.empty", empty, StateRole::loop);
     v.integer("loop.step", step);

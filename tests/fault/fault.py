@@ -198,7 +198,8 @@ def contents(folder):
 
 def final_bytes(folder):
     newest = checkpoints(folder)[-1]
-    return {f"{newest.name}/{name}": (newest / name).read_bytes() for name in ("model.pt", "state.safetensors")}
+    names = sorted(p.name for p in newest.iterdir() if p.name.startswith(("model", "state")))
+    return {f"{newest.name}/{name}": (newest / name).read_bytes() for name in names}
 
 
 def same_end(one, other):

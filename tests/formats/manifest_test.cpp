@@ -40,6 +40,24 @@ TEST(Manifest, RoundTrip) {
   EXPECT_EQ(parse_manifest(manifest_text(manifest)).info["note"], "a\\nb");
 }
 
+TEST(Manifest, OfParts) {
+  Manifest manifest = sample();
+  EXPECT_EQ(manifest_text(manifest).find("parts"), std::string::npos) << "as before";
+  manifest.parts = 8;
+  const std::string text = manifest_text(manifest);
+  EXPECT_NE(text.find("\"version\": 2"), std::string::npos);
+  EXPECT_EQ(parse_manifest(text), manifest);
+  EXPECT_EQ(part_file_name(kStateParts, 2, 8), "state-00003-of-00008.safetensors");
+}
+
+// What was read is written again as it is.
+TEST(Manifest, InfoThatWasRead) {
+  Manifest manifest = sample();
+  manifest.info["note"] = "a\nb";
+  const Manifest read = parse_manifest(manifest_text(manifest));
+  EXPECT_EQ(parse_manifest(manifest_text(read, InfoValues::read)), read);
+}
+
 TEST(Manifest, RefusesDamage) {
   const std::string good = manifest_text(sample());
   expect_truncations_fail(good, ExitCode::checkpoint, [](auto bytes) { parse_manifest(as_text(bytes)); });
@@ -67,7 +85,11 @@ TEST(Manifest, RefusesWhatNoManifestHolds) {
     refused(": 123", cat(": ", number), {"'bytes' is not a whole number"});
     refused(": 42", cat(": ", number), {"'step' is not a whole number"});
   }
-  refused(": 1,", ": 2,", {"format version 2"});
+  refused(": 1,", ": 3,", {"format version 3"});
+  refused(": 1,", ": 2,", {"it has no 'parts'"});
+  for (const char* parts : {"0", "1", "2001"}) {
+    refused(": 1,", cat(": 2,\n  \"parts\": ", parts, ","), {"'parts' is", "not 2 to 2000"});
+  }
   refused(": 1,", ": -1,", {"'version' is not a whole number"});
   refused("hrm-checkpoint", "other", {"not a checkpoint manifest"});
   refused("\"full\"", "\"half\\u001b\"", {"unknown kind 'half\\x1B'"});

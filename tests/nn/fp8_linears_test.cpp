@@ -362,7 +362,7 @@ TEST(Fp8Linears, TellsHowManyValuesWereClamped) {
 }
 
 struct Copied : StateVisitor {
-  void tensor(const std::string& name, at::Tensor& tensor, StateRole, StateSlice) override {
+  void tensor(const std::string& name, at::Tensor& tensor, StateRole, const StatePart&) override {
     if (load) {
       tensor.copy_(tensors.at(name));
     } else {

@@ -13,10 +13,10 @@
 #include "hrm/models/hrm_lm.h"
 #include "hrm/nn/lora.h"
 #include "hrm/optim/groups.h"
-#include "hrm/parallel/gathered_state.h"
 #include "hrm/parallel/parameter_shards.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "support/whole_state.h"
 
 namespace hrm::parallel {
 namespace {
@@ -188,13 +188,8 @@ struct LmTraining : Stateful {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-// On rank 0.
 Tensors whole_state(LmTraining& run) {
-  GatheredState whole = GatheredState::collect(run, run.comm);
-  Tensors out;
-  if (!run.comm.main()) return out;
-  for (const TensorEntry& entry : list_state(whole).tensors) out[entry.name] = entry.tensor.detach().clone();
-  return out;
+  return test::whole_state(run, run.comm);
 }
 
 // Largest difference of a tensor by the largest value in it.

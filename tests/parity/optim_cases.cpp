@@ -75,7 +75,9 @@ std::string optimizer_name(const Case& loaded) {
 
 class StateTensors : public StateVisitor {
  public:
-  void tensor(const std::string& name, at::Tensor& tensor, StateRole, StateSlice) override { found[name] = tensor; }
+  void tensor(const std::string& name, at::Tensor& tensor, StateRole, const StatePart&) override {
+    found[name] = tensor;
+  }
   void integer(const std::string&, int64_t&) override {}
   void real(const std::string&, double&) override {}
   std::map<std::string, at::Tensor> found;

@@ -28,7 +28,7 @@ inline void copy_state(Stateful& from, Stateful& to) {
       integers_.insert(listing.integers.begin(), listing.integers.end());
       reals_.insert(listing.reals.begin(), listing.reals.end());
     }
-    void tensor(const std::string& name, at::Tensor& tensor, StateRole, StateSlice) override {
+    void tensor(const std::string& name, at::Tensor& tensor, StateRole, const StatePart&) override {
       tensor.detach().copy_(tensors_.at(name));
     }
     void integer(const std::string& name, int64_t& value) override { value = integers_.at(name); }

@@ -86,13 +86,13 @@ TEST(AnswerBatch, RowsOfACheckpointAreWidenedOrCut) {
   const auto copy = [](AnswerBatch& a, AnswerBatch& b) {
     struct State : Stateful {
       explicit State(AnswerBatch& of) : batch(of) {}
-      void visit_state(StateVisitor& visitor) override { batch.visit_state(visitor, 4, {}); }
+      void visit_state(StateVisitor& visitor) override { batch.visit_state(visitor, 4, 0, 4); }
       AnswerBatch& batch;
     } source(a);
     const StateListing listed = list_state(source);
     struct Loader : StateVisitor {
       explicit Loader(const StateListing& from) : listing(from) {}
-      void tensor(const std::string& name, at::Tensor& tensor, StateRole, StateSlice) override {
+      void tensor(const std::string& name, at::Tensor& tensor, StateRole, const StatePart&) override {
         for (const TensorEntry& entry : listing.tensors) {
           if (entry.name != name) continue;
           ASSERT_EQ(tensor.sizes(), entry.tensor.sizes()) << name;
@@ -105,7 +105,7 @@ TEST(AnswerBatch, RowsOfACheckpointAreWidenedOrCut) {
       void real(const std::string&, double&) override {}
       const StateListing& listing;
     } loader(listed);
-    b.visit_state(loader, 4, {});
+    b.visit_state(loader, 4, 0, 4);
   };
   copy(from, to);
   to.learn_again(kLayout, *comm);
@@ -176,7 +176,7 @@ TEST(AnswerBatch, LaterUpdatesReadTheFirstOnesLogProbabilities) {
 TEST(AnswerBatch, GoesOnFromItsState) {
   struct Registered : Stateful {
     explicit Registered(AnswerBatch& own) : batch(own) {}
-    void visit_state(StateVisitor& visitor) override { batch.visit_state(visitor, 4, {0, 4}); }
+    void visit_state(StateVisitor& visitor) override { batch.visit_state(visitor, 4, 0, 4); }
     AnswerBatch& batch;
   };
   const auto comm = parallel::make_single_comm();

@@ -275,7 +275,7 @@ TEST(Registry, NothingInItCanBeLeftOut) {
           for (const TensorEntry& entry : from.tensors) tensors_[entry.name] = entry.tensor;
           integers_.insert(from.integers.begin(), from.integers.end());
         }
-        void tensor(const std::string& name, at::Tensor& tensor, StateRole, StateSlice) override {
+        void tensor(const std::string& name, at::Tensor& tensor, StateRole, const StatePart&) override {
           if (name != left_out_) tensor.copy_(tensors_.at(name));
         }
         void integer(const std::string& name, int64_t& value) override {

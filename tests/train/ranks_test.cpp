@@ -12,9 +12,10 @@
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/parallel/comm.h"
-#include "hrm/parallel/gathered_state.h"
+#include "hrm/parallel/replicas.h"
 #include "support/overrides.h"
 #include "support/ranks.h"
+#include "support/whole_state.h"
 #include "train/small_run.h"
 
 namespace hrm {
@@ -233,10 +234,8 @@ TEST_P(ZeroResumeTest, OtherRanksAndStage) {
     on_ranks(change.then_ranks, [&](const std::shared_ptr<parallel::Comm>& comm) {
       SmallRun run(dir, rest, comm);
       run.trainer.resume(checkpoint::open_checkpoint(dir / "small").dir);
-      auto whole = parallel::GatheredState::collect(run.trainer, *comm);
-      if (!comm->main()) return;
-      for (const auto& entry : list_state(whole).tensors) {
-        EXPECT_TRUE(at::equal(entry.tensor, saved.tensors.at(entry.name))) << entry.name;
+      for (const auto& [name, tensor] : test::whole_state(run.trainer, *comm)) {
+        EXPECT_TRUE(at::equal(tensor, saved.tensors.at(name))) << name;
       }
     });
     train_ranks(dir, change.then_ranks, rest);

@@ -51,6 +51,28 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
 // The whole file as text. Throws Error(code), also for more than `most` bytes: then nothing has been read.
 std::string read_text(const std::filesystem::path& path, ExitCode code, uint64_t most = UINT64_MAX);
 
+// A file from which pieces are read. Unlike a map, a bad sector or a file that is cut meanwhile is an Error.
+class FileReader {
+ public:
+  // As MappedFile.
+  explicit FileReader(const std::filesystem::path& path, ExitCode code = ExitCode::data, Links links = Links::follow);
+  ~FileReader();
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  // When it was opened.
+  uint64_t size() const { return size_; }
+  // Fills `into` with the bytes from `offset` on. Throws Error(code), also where the file ends too early. From any
+  // thread.
+  void read(uint64_t offset, std::span<std::byte> into) const;
+
+ private:
+  std::filesystem::path path_;
+  ExitCode code_;
+  size_t size_ = 0;
+  int fd_ = -1;
+};
+
 // Writes a new file from its beginning to its end. Without finish() the destructor closes what is there, unsynced.
 class FileWriter {
  public:

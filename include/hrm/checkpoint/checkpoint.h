@@ -74,6 +74,30 @@ std::filesystem::path save_listing(const std::filesystem::path& run_dir, const S
                                    const CheckpointMeta& meta, const Keep& keep,
                                    const std::function<void()>& before_commit = nullptr);
 
+// Checkpoints in parts, for entries that ranks share out (StatePart). Every rank writes its part; rank 0 commits all of
+// them when it knows that they are on the disk (train/run_checkpoints.h). All write into the same folder of one file
+// system.
+struct PartLayout {
+  int64_t part = 0, parts = 1;  // the rank and the number of ranks
+  bool split_weights = false;   // some weight or average is shared out: none is in model.pt then
+};
+
+// Rank 0's, with nothing on its way: removes what earlier processes left, and names the folder for the parts.
+std::filesystem::path begin_parts(const std::filesystem::path& run_dir, int64_t step);
+
+// Writes what the listing has as one part: only entries that no other part has. On return the files are on the disk.
+// Part 0 has the configuration and, unless weights are split, model.pt. Files of an earlier try are replaced. Throws
+// Error(environment) if it cannot write; then the part's files are gone.
+std::map<std::string, FileFact> write_part(const std::filesystem::path& folder, const StateListing& listing,
+                                           const PartLayout& layout, const CheckpointMeta& meta);
+
+// Makes the folder a checkpoint of the run, as save_checkpoint does, and returns it. `files`: what write_part returned
+// on all ranks. After Error(environment) it may be tried again.
+std::filesystem::path commit_parts(const std::filesystem::path& run_dir, const std::filesystem::path& folder,
+                                   const std::map<std::string, FileFact>& files, int64_t parts,
+                                   const CheckpointMeta& meta, const Keep& keep,
+                                   const std::function<void()>& before_commit = nullptr);
+
 // As save_checkpoint, but only for weights (kind weights). `raw` must hold every weight; `ema` may be empty.
 std::filesystem::path save_weights(const std::filesystem::path& run_dir, const ModelWeights& weights,
                                    const CheckpointMeta& meta, const Keep& keep);
@@ -120,11 +144,16 @@ void delete_after(const std::filesystem::path& run_dir, int64_t step);
 // Throws Error(checkpoint).
 FoundCheckpoint open_checkpoint(const std::filesystem::path& run_or_step);
 
-// Verifies the checkpoint and copies it into the entries of `root`, in place. Entries must agree in name, dtype, shape
-// and slice, none missing on either side. Otherwise Error(checkpoint) names the first difference and `root` is
-// unchanged. Refuses kind weights. All entries with a prefix in `optional` may be missing on one side. If the
-// checkpoint lacks them, those of `root` keep their values; if `root` lacks them, they are skipped with a line in the
-// log.
+// A step folder whose files another rank has verified: looks at the manifest and the configuration alone. Throws
+// Error(checkpoint).
+FoundCheckpoint read_meta(const std::filesystem::path& dir);
+
+// Verifies the checkpoint and copies it into the entries of `root`, in place. Entries must agree in name, dtype and
+// shape, none missing on either side; of an entry that ranks share out (StatePart) the shape of the whole. Of a
+// checkpoint in parts only the files that hold something of this rank's entries are verified and read. Otherwise
+// Error(checkpoint) names the first difference and `root` is unchanged. Refuses kind weights. All entries with a prefix
+// in `optional` may be missing on one side. If the checkpoint lacks them, those of `root` keep their values; if `root`
+// lacks them, they are skipped with a line in the log.
 void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std::vector<std::string>& optional = {});
 
 // Copies the entries of `part`, whose names begin with `prefix`, from the training state of a checkpoint; same rules.

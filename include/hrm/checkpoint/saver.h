@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -66,6 +67,22 @@ class Saver {
   // be repeated gives way to the new one.
   void save(Stateful& root, const CheckpointMeta& meta);
 
+  // The same for one part of a checkpoint (hrm/checkpoint/checkpoint.h). When it is on the disk it waits for commit()
+  // or drop(). `root`: the entries of this part alone. The retries are this part's.
+  void save_part(Stateful& root, const CheckpointMeta& meta, const std::filesystem::path& folder,
+                 const PartLayout& layout);
+  // Waits until save_part() has written or failed. The files of the part if it is written, else nullopt.
+  std::optional<std::map<std::string, FileFact>> part(double patience_s);
+  // Whether the part is written, now.
+  bool part_written() const;
+  // The part that is written belongs to the files of all ranks: with `files` not empty (rank 0's) they are committed,
+  // as a checkpoint is written. Otherwise only forgotten here.
+  void commit(std::map<std::string, FileFact> files);
+  // Waits for a write that is under way, and says so in the log.
+  void await_turn();
+  // Waits for a write that is under way, then gives up a part that waits for others, and what would be repeated.
+  void drop();
+
   // Waits until nothing is left to write, or this many seconds after a failure. Then throws Error(environment) with the
   // reason, and nothing more is written.
   void finish(double patience_s);
@@ -78,17 +95,24 @@ class Saver {
   std::string failure() const;
 
  private:
-  enum class Stage { idle, writing, failed };
+  // written: a part, which others must join.
+  enum class Stage { idle, writing, failed, written };
   void run();
+  void begin(std::function<void()> job, Stage after);
 
   const std::filesystem::path run_dir_;
   const SaverOptions options_;
   Snapshot snapshot_;
   CheckpointMeta meta_;
+  std::filesystem::path folder_;  // of the part
+  PartLayout layout_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Stage stage_ = Stage::idle;
+  std::function<void()> job_;      // of the thread
+  Stage after_job_ = Stage::idle;  // when that has been done
+  std::map<std::string, FileFact> part_;
   bool end_ = false;
   double pause_s_ = 0;
   int64_t attempts_ = 0;  // of the state that is being written

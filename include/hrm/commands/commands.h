@@ -117,6 +117,13 @@ struct ExportOptions {
 };
 int run_export(const ExportOptions& options);
 
+struct ReshardOptions {
+  std::string checkpoint;  // run folder or step folder
+  int64_t ranks = 1;
+  std::string out;  // new folder
+};
+int run_reshard(const ReshardOptions& options);
+
 struct BenchStepOptions {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;

@@ -2,6 +2,7 @@
 // safetensors: 8 bytes of header length, a JSON header, raw tensors. https://github.com/huggingface/safetensors
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -33,6 +34,25 @@ std::vector<std::byte> build_safetensors(const std::vector<SafetensorsEntry>& en
 // Writes and fsyncs the file without a second copy of the tensors. Throws Error(environment).
 void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsEntry>& entries,
                        const std::map<std::string, std::string>& metadata);
+
+// Where a tensor's bytes are in a file: from `begin` to `end`, counted from the beginning of the file.
+struct SafetensorsPlace {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0, end = 0;
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsPlace> tensors;  // in the order of the data
+  std::map<std::string, std::string> metadata;
+};
+
+// Reads and checks the header alone, as SafetensorsFile does, of a file of `size` bytes. `read` copies bytes of the
+// file, from an offset on. Throws Error(code), naming `origin`.
+SafetensorsHeader read_safetensors_header(uint64_t size,
+                                          const std::function<void(uint64_t offset, std::span<std::byte> into)>& read,
+                                          const std::string& origin, ExitCode code = ExitCode::data);
 
 // A safetensors file, checked when opened. Limits: a header of at most 16 MiB, 100,000 tensors of at most 64
 // dimensions, names of at most 1,024 bytes. Types must be known and keys unique. Offsets must be inside the file, and

@@ -25,10 +25,9 @@ namespace hrm::parallel {
 //   copies  compute copies travel, which are half as long in bfloat16; masters exist as shards only
 //   turns   nothing travels after a step; WeightGather fetches compute weights when they are used
 //
-// Registers the shard of each flat vector, equally long on every rank: "optim.*.<moment>" for each moment (for Adam
-// "optim.*.exp_avg" and "optim.*.exp_avg_sq"), and with an EMA "ema.*". Masters of which only shards exist are
-// registered in the place of the task's (visit_weights). GatheredState turns all of them into the entries that a task,
-// an optimizer and an Ema of whole parameters register.
+// Registers what this rank has of each parameter, as a part of the entries of whole parameters: "optim.<name>.<moment>"
+// and with an EMA "ema.<name>". Masters of which only shards exist are registered in the place of the task's
+// (visit_weights).
 class ParameterShards : public Stateful {
  public:
   // All must outlive this. `average_decay`: of the EMA, which starts as the masters; 0: none. `moments`:
@@ -71,8 +70,7 @@ class ParameterShards : public Stateful {
   WeightMemory weight_memory() const;
 
   void visit_state(StateVisitor& visitor) override;
-  // visitor sees the entries of `task`. Masters of this set that exist as shards only are one entry, "*", of the role
-  // of the first of them. The task registers each by its name in the set.
+  // The visitor sees the entries of `task`, of masters that exist as shards only this rank's part.
   void visit_weights(Stateful& task, StateVisitor& visitor);
 
  private:

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "hrm/state/part.h"
+
 namespace hrm {
 
 // Where an entry belongs: weights and their average are in model.pt, all else in state.safetensors.
@@ -38,20 +40,13 @@ struct FlatLayout {
   int64_t slice_size(const Piece& piece) const { return piece.size / ranks; }
 };
 
-// A slice of a tensor that is split over ranks along dimension 0. Whole tensors: offset 0, global_rows = size(0).
-struct StateSlice {
-  int64_t offset = 0;
-  int64_t global_rows = -1;  // -1: not split
-  // Not null: the entry is this rank's share, (flat->share()), of several tensors. Its name has one '*', in whose place
-  // stand their names. Lives as long as the tensor.
-  const FlatLayout* flat = nullptr;
-};
-
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
-  // `tensor` must be allocated; loading copies into it in place, so that views and captured graphs stay valid.
-  virtual void tensor(const std::string& name, at::Tensor& tensor, StateRole role, StateSlice slice = {}) = 0;
+  // `tensor` must be allocated; loading copies into it in place, so that views and captured graphs stay valid. `part`:
+  // what it is of a tensor that ranks share out; the default is a tensor that every rank holds whole, with the same
+  // content.
+  virtual void tensor(const std::string& name, at::Tensor& tensor, StateRole role, const StatePart& part = {}) = 0;
   virtual void integer(const std::string& name, int64_t& value) = 0;
   virtual void real(const std::string& name, double& value) = 0;
 };
@@ -67,7 +62,7 @@ struct TensorEntry {
   std::string name;
   at::Tensor tensor;
   StateRole role;
-  StateSlice slice;
+  StatePart part = {};
 };
 
 // A flat listing of a Stateful, for code that wants to see all entries at once. The tensors alias the object's.

@@ -95,8 +95,9 @@ class AnswerBatch {
   // Prefix of the names in visit_state().
   static constexpr const char* kStatePrefix = "answers.";
   // With keeps_log_p: answers that the next step may learn from, the first `rows` of this rank, T positions of each. By
-  // their place in the global batch, so that a run can continue with another number of ranks.
-  void visit_state(StateVisitor& visitor, int64_t rows, const StateSlice& slice);
+  // their place in the global batch, `first_row` of `global_rows`, so that a run can continue with another number of
+  // ranks.
+  void visit_state(StateVisitor& visitor, int64_t rows, int64_t first_row, int64_t global_rows);
 
  private:
   void pad();

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "hrm/checkpoint/saver.h"
+#include "hrm/checkpoint/checkpoint.h"
 #include "hrm/config/config.h"
 #include "hrm/optim/ema.h"
 #include "hrm/optim/optimizer.h"
@@ -34,6 +34,7 @@ enum class Outcome { finished, stopped, rewind };
 
 class EarlyStop;
 class MetricWindow;
+class RunCheckpoints;
 class StepGuard;
 class MemoryWindow;
 class TraceWindow;
@@ -46,8 +47,8 @@ class Trainer : public Stateful {
  public:
   // `config_json`: the resolved configuration, stored in every checkpoint. With an empty `run_dir` nothing is written;
   // then call only run_steps(). `comm`: the ranks that train together, as the task has them; null = only this one. All
-  // ranks call the same methods. Only rank 0 writes into the folder, except traces. `mesh`: how `comm` is divided into
-  // axes; null: all ranks read other rows.
+  // ranks call the same methods. Only rank 0 writes into the folder, except traces and parts of checkpoints. `mesh`: how
+  // `comm` is divided into axes; null: all ranks read other rows.
   Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
           std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm = nullptr,
           std::shared_ptr<const parallel::Mesh> mesh = nullptr);
@@ -73,7 +74,8 @@ class Trainer : public Stateful {
   void skip_after_rewind(int64_t spike_step, int64_t rewinds);
   void go_on_after_spike() { spike_step_ = -1; }
 
-  // Of run(): tries whether the run folder can hold the checkpoints, and makes room in memory for one. Rank 0's work.
+  // Of run(): tries whether the run folder can hold the checkpoints, and makes room in memory for one. A collective
+  // operation.
   // Throws Error(environment).
   void prepare_checkpoints();
 
@@ -128,6 +130,7 @@ class Trainer : public Stateful {
   void flip_bit();
   optim::Ema* ema() { return shards_ ? shards_->ema() : ema_.get(); }
   void alive(const char* doing);
+  void visit_entries(StateVisitor& visitor);
   void set_clock(parallel::StepClock* clock);
   void pause_over(double start_s);
   void collect_metrics(bool wait);
@@ -176,7 +179,7 @@ class Trainer : public Stateful {
   RunLog log_;
   std::map<std::string, std::string> source_digests_;  // of the task; rank 0's
   double score_ = 0, best_score_ = 0;                  // of the last evaluation, of all before
-  std::unique_ptr<checkpoint::Saver> saver_;           // rank 0's, where there is a run folder; gone before the log
+  std::unique_ptr<RunCheckpoints> checkpoints_;        // where there is a run folder; gone before the log
   int64_t accumulation_ = 1;
   int64_t total_steps_ = 0;
 
@@ -192,9 +195,10 @@ class Trainer : public Stateful {
   at::Tensor step_values_;
   int64_t front_ = 0;                           // how many come before the sums
   at::Tensor metric_sums_;                      // the sums and the extra values
-  at::Tensor stop_;                             // 0-dim float64 on the device: 1 when this rank wants to stop
+  at::Tensor stop_;                             // 0-dim float64 on the device: kStop of this rank
   bool stop_wanted_ = false;                    // this rank does
   bool stop_seen_ = false;                      // a step of which all know had such a rank
+  bool parts_written_ = false;                  // all know that every rank's part of a checkpoint is on the disk
   at::Tensor lr_, skip_;                        // 0-dim float32 on the device
   std::unique_ptr<parallel::StepClock> clock_;  // null with one rank
   std::unique_ptr<PhaseClock> phases_;          // goes after the graphs, which mark it

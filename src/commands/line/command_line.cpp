@@ -14,6 +14,7 @@
 #include "hrm/config/json_schema.h"
 #include "hrm/config/load.h"
 #include "hrm/config/print.h"
+#include "hrm/formats/manifest.h"
 
 namespace hrm {
 namespace {
@@ -379,6 +380,24 @@ void add_export(CLI::App& app, Action& action) {
   sub->callback([o, &action] { action = [o] { return commands::run_export(*o); }; });
 }
 
+void add_reshard(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("reshard", "write a checkpoint in another number of parts");
+  auto o = std::make_shared<commands::ReshardOptions>();
+  sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
+  sub->add_option("--ranks", o->ranks,
+                  "number of parts; 1 = model.pt and state.safetensors, as a run of one rank writes them")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, checkpoint::kMostParts))
+      ->required();
+  sub->add_option("--out", o->out, "folder to create; copy it into a run's checkpoints as step-<number> to resume it")
+      ->type_name("DIR")
+      ->required();
+  sub->footer(
+      "Training needs no resharding: any number of ranks resumes from any checkpoint.\n"
+      "example: hrm_train reshard --checkpoint runs/first --ranks 1 --out runs/first_whole");
+  sub->callback([o, &action] { action = [o] { return commands::run_reshard(*o); }; });
+}
+
 void add_doctor(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("doctor", "say what this machine can do, and why not");
   auto o = std::make_shared<commands::DoctorOptions>();
@@ -511,6 +530,7 @@ int run_command_line(int argc, const char* const* argv) {
   add_config(app, action);
   add_import(app, action);
   add_export(app, action);
+  add_reshard(app, action);
   add_bench(app, action);
   add_plan(app, action);
   add_doctor(app, action);

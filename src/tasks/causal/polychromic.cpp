@@ -282,7 +282,7 @@ void PolychromicTask::visit_state(StateVisitor& visitor) {
   sampling_.visit_state(visitor);
   visitor.integer("sampler.position", data_.position());
   const int64_t rows = plan_.rows * plan_.reward_samples;
-  answers_.visit_state(visitor, rows, {comm_->rank() * rows, comm_->ranks() * rows});
+  answers_.visit_state(visitor, rows, comm_->rank() * rows, comm_->ranks() * rows);
 }
 
 }  // namespace hrm::tasks

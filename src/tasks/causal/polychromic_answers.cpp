@@ -150,12 +150,12 @@ at::Tensor AnswerBatch::step_labels() const {
   return labels_.narrow(1, 0, std::max<int64_t>(width_, 1));
 }
 
-void AnswerBatch::visit_state(StateVisitor& visitor, int64_t rows, const StateSlice& slice) {
+void AnswerBatch::visit_state(StateVisitor& visitor, int64_t rows, int64_t first_row, int64_t global_rows) {
   if (!log_p_.defined()) return;
   const auto tensor = [&](const char* name, const at::Tensor& all) {
     at::Tensor own = all.narrow(0, 0, rows);
     if (all.dim() == 2) own = own.narrow(1, 0, options_.positions);
-    visitor.tensor(cat(kStatePrefix, name), own, StateRole::carry, slice);
+    visitor.tensor(cat(kStatePrefix, name), own, StateRole::carry, rows_part(own.sizes(), first_row, global_rows));
   };
   const uint32_t written = ids_._version();
   tensor("ids", ids_);

@@ -424,14 +424,17 @@ void PuzzleTask::find_position() {
 
 void PuzzleTask::visit_state(StateVisitor& visitor) {
   visit_model(*model_, visitor);
-  const StateSlice slots{first_slot_, config_.train.global_batch_size};
-  visitor.tensor("carry.z_H", state_.carry.z_H, StateRole::carry, slots);
-  visitor.tensor("carry.z_L", state_.carry.z_L, StateRole::carry, slots);
-  visitor.tensor("carry.steps", state_.steps, StateRole::carry, slots);
-  visitor.tensor("carry.halted", state_.halted, StateRole::carry, slots);
-  visitor.tensor("carry.inputs", state_.inputs, StateRole::carry, slots);
-  visitor.tensor("carry.labels", state_.labels, StateRole::carry, slots);
-  visitor.tensor("carry.puzzle_identifiers", state_.puzzle_identifiers, StateRole::carry, slots);
+  const auto slots = [&](const char* name, at::Tensor& tensor) {
+    visitor.tensor(name, tensor, StateRole::carry,
+                   rows_part(tensor.sizes(), first_slot_, config_.train.global_batch_size));
+  };
+  slots("carry.z_H", state_.carry.z_H);
+  slots("carry.z_L", state_.carry.z_L);
+  slots("carry.steps", state_.steps);
+  slots("carry.halted", state_.halted);
+  slots("carry.inputs", state_.inputs);
+  slots("carry.labels", state_.labels);
+  slots("carry.puzzle_identifiers", state_.puzzle_identifiers);
   find_position();
   visitor.integer("sampler.position", position_);
   if (model_->fp8()) model_->fp8()->visit_state(visitor);
