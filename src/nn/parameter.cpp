@@ -147,14 +147,13 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
       continue;
     }
     const Reading& by = reading.at(master.unsafeGetTensorImpl());
-    parameters_.push_back(
-        {.name = item.key(),
-         .master = master,
-         .compute = master,
-         .group = group,
-         .cut = cuts.of(master),
-         .sum_over_parts = cuts.sums_over_parts(master),
-         .only_compute_is_read = by.by_readers && (group != GradientReady::kNoGroup || by.head)});
+    parameters_.push_back({.name = item.key(),
+                           .master = master,
+                           .compute = master,
+                           .group = group,
+                           .cut = cuts.of(master),
+                           .sum_over_parts = cuts.sums_over_parts(master),
+                           .only_compute_is_read = by.by_readers && (group != GradientReady::kNoGroup || by.head)});
     count_ += master.numel();
     flat_size += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
   }

@@ -12,7 +12,8 @@
 namespace hrm::parallel {
 namespace {
 
-// What a rank has of a member of a layout, in its share of the flat vector. One run at most: a member lies in one piece.
+// What a rank has of a member of a layout, in its share of the flat vector. One run at most: a member lies in one
+// piece.
 struct Held {
   at::Tensor tensor;
   StatePart part;

@@ -2,11 +2,13 @@
 #include <ATen/ATen.h>
 
 #include "hrm/base/error.h"
+#include "hrm/checkpoint/checkpoint.h"
 #include "hrm/parallel/mesh.h"
 #include "hrm/tasks/registry.h"
 #include "support/expect_error.h"
 #include "support/overrides.h"
 #include "support/ranks.h"
+#include "support/whole_state.h"
 #include "train/small_language.h"
 
 namespace hrm {
@@ -15,7 +17,8 @@ namespace {
 using test::Overrides;
 
 struct TensorRun {
-  TensorRun(const std::filesystem::path& dir, const Overrides& more, const std::shared_ptr<parallel::Comm>& world)
+  TensorRun(const std::filesystem::path& dir, const Overrides& more, const std::shared_ptr<parallel::Comm>& world,
+            const std::filesystem::path& run_dir = "")
       : loaded(testing::small_language_config(dir, more)),
         runtime(ops::start_runtime_and_ops(loaded.config)),
         mesh(std::make_shared<parallel::Mesh>(
@@ -23,9 +26,7 @@ struct TensorRun {
             parallel::MeshShape{.tensor = world->alone() ? 1 : static_cast<int>(loaded.config.parallel.tensor)})),
         task(tasks::make_task(loaded.config, runtime, mesh->shared_axis(parallel::Axis::data),
                               mesh->shared_axis(parallel::Axis::tensor))),
-        trainer(loaded.config, loaded.to_json(), runtime, *task, /*run_dir=*/"", world, mesh) {
-    trainer.start_fresh();
-  }
+        trainer(loaded.config, loaded.to_json(), runtime, *task, run_dir, world, mesh) {}
 
   config::LoadedConfig loaded;
   Runtime runtime;
@@ -57,12 +58,14 @@ TEST_P(TensorTraining, HasTheWeightsAndLossesOfOneRank) {
   const std::filesystem::path dir = testing::fresh_folder(c.name);
   constexpr int64_t kSteps = 5;
   TensorRun whole(dir, settings, parallel::make_single_comm());
+  whole.trainer.start_fresh();
   whole.trainer.run_steps(kSteps);
   const tasks::NamedValues evaluated = whole.task->evaluate([](const tasks::EvalProgress&) {});
   std::vector<std::shared_ptr<parallel::Comm>> comms;
   for (auto& comm : parallel::make_thread_comms(c.tensor * c.data)) comms.push_back(std::move(comm));
   test::on_threads(c.tensor * c.data, [&](int rank) {
     TensorRun part(dir, settings, comms[static_cast<size_t>(rank)]);
+    part.trainer.start_fresh();
     part.trainer.run_steps(kSteps);
     const std::vector<nn::Parameter>& all = part.task->parameters().all();
     for (size_t i = 0; i < all.size(); ++i) {
@@ -86,6 +89,66 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{"accumulated", 2, 2, {"train.micro_batch_size=2"}},
         MeshCase{"documents", 2, 1, {"data.document_masks=true", "lm.tied=false"}},
         MeshCase{"hrm", 2, 2, {"lm.arch=hrm", "data.train={sums}", "data.encoder_len=20", "data.decoder_len=6"}}));
+
+struct Layout {
+  const char* name;
+  int ranks;
+  Overrides more = {};
+};
+
+// What one mesh saves each of the others goes on with: the same bits of every whole tensor.
+TEST(MeshCheckpoints, EveryMeshGoesOnFromEveryOther) {
+  const std::vector<Layout> layouts{{"one", 1},
+                                    {"tensor_2", 2, {"parallel.tensor=2"}},
+                                    {"tensor_4", 4, {"parallel.tensor=4"}},
+                                    {"tensor_2_data_2", 4, {"parallel.tensor=2"}},
+                                    {"zero_2", 2, {"parallel.zero=2"}},
+                                    {"zero_3", 4, {"parallel.zero=3"}}};
+  const Overrides settings{"lm.arch=decoder",  "lm.num_heads=4",     "lm.hidden_size=32",   "lm.inner=64",
+                           "lm.tied=false",    "data.encoder_len=0", "data.decoder_len=24", "data.train={text}",
+                           "optim.ema=0.9",    "train.steps=2",      "train.log_every=1",   "eval.max_samples=8",
+                           "runtime.threads=1"};
+  const std::filesystem::path dir = testing::fresh_folder("meshes");
+  const auto on_mesh = [&](const Layout& layout, const std::function<void(TensorRun&, parallel::Comm&)>& body) {
+    std::vector<std::shared_ptr<parallel::Comm>> comms;
+    for (auto& comm : parallel::make_thread_comms(layout.ranks)) comms.push_back(std::move(comm));
+    test::on_threads(layout.ranks, [&](int rank) {
+      const auto& comm = comms[static_cast<size_t>(rank)];
+      Overrides all = settings;
+      all.insert(all.end(), layout.more.begin(), layout.more.end());
+      TensorRun run(dir / layout.name, all, comm, dir / layout.name / "small");
+      body(run, *comm);
+    });
+  };
+  // Of the saved and the loaded state, on rank 0.
+  std::map<std::string, test::WholeState> saved;
+  std::map<std::string, std::filesystem::path> checkpoints;
+  for (const Layout& layout : layouts) {
+    on_mesh(layout, [&](TensorRun& run, parallel::Comm& comm) {
+      run.trainer.start_fresh();
+      run.trainer.run();
+      test::WholeState state = test::whole_state(run.trainer, comm);
+      if (comm.main()) saved[layout.name] = std::move(state);
+    });
+    const auto found = checkpoint::find_latest_valid(dir / layout.name / "small");
+    ASSERT_TRUE(found) << layout.name;
+    checkpoints[layout.name] = found->dir;
+  }
+  for (const Layout& from : layouts) {
+    for (const Layout& to : layouts) {
+      on_mesh(to, [&](TensorRun& run, parallel::Comm& comm) {
+        run.trainer.resume(checkpoints.at(from.name));
+        const test::WholeState state = test::whole_state(run.trainer, comm);
+        if (!comm.main()) return;
+        const test::WholeState& want = saved.at(from.name);
+        ASSERT_EQ(state.size(), want.size()) << from.name << " to " << to.name;
+        for (const auto& [name, tensor] : want) {
+          EXPECT_TRUE(at::equal(state.at(name), tensor)) << name << ", " << from.name << " to " << to.name;
+        }
+      });
+    }
+  }
+}
 
 TEST(TensorSettings, RefusesWhatCannotBeCut) {
   const std::filesystem::path dir = testing::fresh_folder("refused");

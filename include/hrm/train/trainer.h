@@ -47,8 +47,8 @@ class Trainer : public Stateful {
  public:
   // `config_json`: the resolved configuration, stored in every checkpoint. With an empty `run_dir` nothing is written;
   // then call only run_steps(). `comm`: the ranks that train together, as the task has them; null = only this one. All
-  // ranks call the same methods. Only rank 0 writes into the folder, except traces and parts of checkpoints. `mesh`: how
-  // `comm` is divided into axes; null: all ranks read other rows.
+  // ranks call the same methods. Only rank 0 writes into the folder, except traces and parts of checkpoints. `mesh`:
+  // how `comm` is divided into axes; null: all ranks read other rows.
   Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
           std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm = nullptr,
           std::shared_ptr<const parallel::Mesh> mesh = nullptr);
