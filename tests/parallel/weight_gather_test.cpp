@@ -240,7 +240,7 @@ class WeightGatherTest : public testing::TestWithParam<Case> {};
 TEST_P(WeightGatherTest, TrainsAsOneRank) {
   const Result alone = trained(GetParam().make, {Kind::threads, 1}, 0, 1);
   EXPECT_LT(alone.losses.back(), alone.losses.front());
-  for (const auto& [ranks, accumulation] : {std::pair{2, 1}, std::pair{2, 3}, std::pair{4, 3}, std::pair{8, 1}}) {
+  for (const auto& [ranks, accumulation] : {std::pair{2, 3}, std::pair{4, 1}, std::pair{8, 1}}) {
     const std::string what = cat(ranks, " ranks, ", accumulation, " micro-batches");
     const Result several = trained(GetParam().make, {Kind::threads, ranks}, 3, accumulation);
     for (size_t i = 0; i < alone.losses.size(); ++i) {

@@ -4,6 +4,7 @@
     tests/ranks/ranks.py --binary build/bin/hrm_train equal [--launcher loop|torchrun|mpirun] [--work DIR]
     tests/ranks/ranks.py --binary build/bin/hrm_train resume
     tests/ranks/ranks.py --binary build/bin/hrm_train zero
+    tests/ranks/ranks.py --binary build/bin/hrm_train turns
     tests/ranks/ranks.py --binary build/bin/hrm_train diverge
     tests/ranks/ranks.py --binary build/bin/hrm_train stop
     tests/ranks/ranks.py --binary build/bin/hrm_train lost [--signal KILL|STOP] [--seed 1]
@@ -17,6 +18,8 @@ equal    1, 2 and 4 ranks: the same losses within 1e-6 of them; two runs with 2 
 resume   saved by 4 ranks, gone on with by 1, 2 and 4: as the run without a stop
 zero     parallel.zero=1 and 2 with 2 and 4 ranks: the losses of one process within 1e-6; saved by 4 with zero 2, gone on
          with by 2 with zero 1 and by one process
+turns    a decoder with parallel.zero=3, whose weights take turns: the losses of one process within 1e-6; saved by 2 ranks,
+         gone on with by one process, and the other way; a killed rank is named
 diverge  a gradient that is not finite: all end with code 6, after rank 0 has written the dump
 stop     SIGTERM to one rank: all end with code 75 after the same step, with one checkpoint, and go on from there
 lost     a rank killed or stopped in start, steps, evaluation and saving: the others leave in time and name it; started
@@ -379,6 +382,38 @@ class Test:
             check(worst <= self.tolerance, f"{what}: a logged value differs by {worst:.2g}")
             print(f"{what}: logged values differ by {worst:.2g} at most", flush=True)
 
+    def turns(self):
+        data = self.work / "sums"
+        subprocess.run([self.binary, "data", "arithmetic", "--samples", "400", "--out", str(data)], check=True, capture_output=True)
+        words = ["task=language", "lm.arch=decoder", "lm.hidden_size=128", "lm.num_heads=4", "lm.layers=6", f"data.train={data}",
+                 "data.encoder_len=20", "data.decoder_len=6", "optim.name=adamw", "optim.eps=0.1", "optim.lr=0.02", "optim.warmup_steps=2", "train.global_batch_size=12",
+                 "train.log_every=1", "train.eval_every=6", "eval.max_samples=15", "train.checkpoint_every=6", "train.keep_checkpoints=9",
+                 "parallel.bucket_mb=1", "runtime.threads=1", "parallel.timeout_s=6", *self.device]
+
+        def run(name, ranks, *more):
+            folder = self.work / name
+            return Ranks(self, name, ranks, line=["train", f"run.dir={folder}", "run.name=run", *words, "train.steps=12", *more])
+
+        alone = run("alone", 1).done()
+        turns = ["parallel.zero=3"]
+        several = run("several", 2, *turns).done()
+        worst = largest_difference(metrics(alone.folder), metrics(several.folder))
+        check(worst <= self.tolerance, f"2 ranks with zero 3: a logged value differs by {worst:.2g}")
+        print(f"2 ranks with zero 3: logged values differ by {worst:.2g} at most", flush=True)
+        again = run("again", 2, *turns).done()
+        same_bits(several.folder, again.folder, "two runs with 2 ranks and zero 3")
+        for name, first, then in (("down", (2, *turns), (1,)), ("up", (1,), (2, *turns))):
+            run(name, *first, "train.steps=6").done()
+            run(name, *then).done()
+            worst = largest_difference(metrics(alone.folder), metrics(self.work / name))
+            check(worst <= self.tolerance, f"{first} ranks, then {then}: a logged value differs by {worst:.2g}")
+            print(f"{first[0]} ranks, then {then[0]}: logged values differ by {worst:.2g} at most", flush=True)
+        lost = run("lost", 2, *turns, "train.steps=4000", "train.eval_every=0")
+        self.when(lost, "step 9/")
+        lost.processes[1].kill()
+        check(lost.wait(20)[0] == 7 and "rank 1 is gone" in lost.said(0), f"rank 0 does not name the killed rank:\n{lost.said()}")
+        print("a killed rank is named")
+
     def diverge(self):
         run = Ranks(self, "diverge", self.some, ["optim.name=adamw", "optim.lr=1000", "optim.weight_decay=1000", "train.max_nonfinite_steps=3", "parallel.timeout_s=20", *self.batch])
         codes = run.wait(120)
@@ -668,7 +703,7 @@ def main():
     parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("test", choices=["equal", "resume", "zero", "diverge", "stop", "lost", "restart", "slow", "nodes", "doctor", "bench", "ports", "two_jobs", "wrong"])
+    parser.add_argument("test", choices=["equal", "resume", "zero", "turns", "diverge", "stop", "lost", "restart", "slow", "nodes", "doctor", "bench", "ports", "two_jobs", "wrong"])
     args = parser.parse_args()
     test = Test(args)
     try:

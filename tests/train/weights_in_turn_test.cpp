@@ -12,6 +12,7 @@
 #include "support/overrides.h"
 #include "support/ranks.h"
 #include "train/small_language.h"
+#include "train/small_polychromic.h"
 
 namespace hrm {
 namespace {
@@ -25,16 +26,17 @@ using testing::SmallLanguage;
 // Blocks enough for buffers that take turns: three of 1.5 MiB to a piece or so.
 const Overrides kBlocks{"lm.hidden_size=96", "lm.layers=8",        "parallel.bucket_mb=1",
                         "train.steps=5",     "train.log_every=1",  "optim.eps=0.1",
-                        "optim.lr=0.1",      "train.eval_every=5", "train.checkpoint_every=5"};
+                        "optim.lr=0.02",     "train.eval_every=5", "train.checkpoint_every=5"};
 
 // Trains in `dir` from the newest checkpoint there. Returns the units that took turns.
+template <class Run = SmallLanguage>
 size_t train_language(const fs::path& dir, int ranks, const Overrides& more) {
   std::vector<std::shared_ptr<parallel::Comm>> comms;
   for (auto& comm : parallel::make_thread_comms(ranks)) comms.push_back(std::move(comm));
   size_t units = 0;
   test::on_threads(ranks, [&](int rank) {
     const auto& comm = comms[static_cast<size_t>(rank)];
-    SmallLanguage run(dir, more, comm);
+    Run run(dir, more, comm);
     const auto found = checkpoint::find_latest_valid(dir / "small");
     comm->barrier();
     if (found) {
@@ -150,6 +152,19 @@ TEST(WeightsInTurnLife, HalfPrecisionHasTheBitsOfWholeWeights) {
   expect_same_language(whole, shares, base, 0);
   expect_same_language(whole, turns, base, 0);
   expect_same_curves(whole, turns, 1e-7);  // the norm is of other parts
+}
+
+// Frozen weights beside an adapter, in the form in which they are stored, and fine-tuning of all weights.
+TEST(WeightsInTurnLife, FineTuningOnResponses) {
+  const Overrides base{"polychromic.objective=none", "train.steps=5", "train.log_every=1",
+                       "train.micro_batch_size=2",   "optim.eps=0.1", "train.eval_every=5"};
+  for (const Overrides& more : {Overrides{}, Overrides{"hf.quantize=nf4"}, Overrides{"lora.r=0"}}) {
+    const Overrides one = with(base, more);
+    const fs::path alone = fresh_folder("alone"), dir = fresh_folder("ranks");
+    train_language<testing::SmallPolychromic>(alone, 1, one);
+    EXPECT_GE(train_language<testing::SmallPolychromic>(dir, 2, with(one, {"parallel.zero=3"})), 1u);
+    expect_same_curves(alone, dir, 1e-6);
+  }
 }
 
 TEST(WeightsInTurnLife, RefusedWhereAllWeightsAreRead) {
