@@ -8,6 +8,7 @@
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/ops/gemm_tuning.h"
+#include "hrm/parallel/cut_state.h"
 #include "hrm/parallel/gathered_state.h"
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/trainer.h"
@@ -34,7 +35,8 @@ void Trainer::prepare_checkpoints() {
   std::string best;
   if (comm_->main()) {
     const checkpoint::Keep keep = keep_of(config_.train);
-    auto whole = parallel::GatheredState::room_for(*this);
+    auto gathered = parallel::GatheredState::room_for(*this);
+    auto whole = parallel::CutState::room_for(gathered, task_.cut_weights());
     const StateListing listing = list_state(whole);
     const uint64_t bytes = checkpoint::checkpoint_bytes(listing);
     const uint64_t free = checkpoint::check_volume(run_dir_, bytes, keep);
@@ -59,7 +61,8 @@ void Trainer::save() {
   const double start = now_seconds();
   alive("checkpoint");
   check_replicas();
-  auto whole = parallel::GatheredState::collect(*this, *comm_);
+  auto gathered = parallel::GatheredState::collect(*this, mesh_->axis(parallel::Axis::data));
+  auto whole = parallel::CutState::collect(gathered, task_.cut_weights(), mesh_->axis(parallel::Axis::tensor));
   if (comm_->main()) {
     saver_->save(whole, meta());
     const int64_t lost = saver_->lost_in_a_row(), most = config_.train.max_lost_checkpoints;
@@ -114,7 +117,8 @@ void Trainer::stop_diverged(int64_t step) {
   std::string dump;
   checkpoint::CheckpointMeta facts = meta();
   facts.step = step;
-  auto whole = parallel::GatheredState::collect(*this, *comm_);
+  auto gathered = parallel::GatheredState::collect(*this, mesh_->axis(parallel::Axis::data));
+  auto whole = parallel::CutState::collect(gathered, task_.cut_weights(), mesh_->axis(parallel::Axis::tensor));
   alive("checkpoint");
   if (!comm_->main()) {
     comm_->barrier();  // rank 0 writes
@@ -133,7 +137,8 @@ void Trainer::stop_diverged(int64_t step) {
 
 void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& info,
                      bool accept_data_change) {
-  auto whole = parallel::GatheredState::room_for(*this);
+  auto gathered = parallel::GatheredState::room_for(*this);
+  auto whole = parallel::CutState::room_for(gathered, task_.cut_weights());
   std::vector<std::string> optional = StepGuard::optional_state();
   optional.insert(optional.end(),
                   {MetricWindow::kStatePrefix, MetricWindow::kSwitchedStatePrefix, MetricWindow::kEarlierStatePrefix,
@@ -142,6 +147,7 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
   optional.insert(optional.end(), of_task.begin(), of_task.end());
   checkpoint::load_checkpoint(checkpoint, whole, optional);
   whole.hand_out();
+  gathered.hand_out();
   check_sources(info, checkpoint, accept_data_change);
   task_.parameters().refresh_compute();
   log_.truncate_after(step_);
