@@ -12,6 +12,7 @@
 #include "support/overrides.h"
 #include "support/ranks.h"
 #include "train/small_language.h"
+#include "train/small_polychromic.h"
 
 namespace hrm {
 namespace {
@@ -19,9 +20,9 @@ namespace {
 using test::Overrides;
 
 struct TensorRun {
-  TensorRun(const std::filesystem::path& dir, const Overrides& more, const std::shared_ptr<parallel::Comm>& world,
+  TensorRun(const config::LoadedConfig& settings, const std::shared_ptr<parallel::Comm>& world,
             const std::filesystem::path& run_dir = {})
-      : loaded(testing::small_language_config(dir, more)),
+      : loaded(settings),
         runtime(ops::start_runtime_and_ops(loaded.config)),
         mesh(std::make_shared<parallel::Mesh>(
             world,
@@ -61,14 +62,14 @@ TEST_P(TensorTraining, HasTheWeightsAndLossesOfOneRank) {
   const Overrides settings = plain_settings(c.tensor, c.more);
   const std::filesystem::path dir = testing::fresh_folder(c.name);
   constexpr int64_t kSteps = 5;
-  TensorRun whole(dir, settings, parallel::make_single_comm());
+  TensorRun whole(testing::small_language_config(dir, settings), parallel::make_single_comm());
   whole.trainer.start_fresh();
   whole.trainer.run_steps(kSteps);
   const tasks::NamedValues evaluated = whole.task->evaluate([](const tasks::EvalProgress&) {});
   std::vector<std::shared_ptr<parallel::Comm>> comms;
   for (auto& comm : parallel::make_thread_comms(c.tensor * c.data)) comms.push_back(std::move(comm));
   test::on_threads(c.tensor * c.data, [&](int rank) {
-    TensorRun part(dir, settings, comms[static_cast<size_t>(rank)]);
+    TensorRun part(testing::small_language_config(dir, settings), comms[static_cast<size_t>(rank)]);
     part.trainer.start_fresh();
     part.trainer.run_steps(kSteps);
     const std::vector<nn::Parameter>& all = part.task->parameters().all();
@@ -94,6 +95,36 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{"documents", 2, 1, {"data.document_masks=true", "lm.tied=false"}},
         MeshCase{"hrm", 2, 2, {"lm.arch=hrm", "data.train={sums}", "data.encoder_len=20", "data.decoder_len=6"}}));
 
+// Causal models: adapters, completions that are sampled by the parts together, all weights.
+TEST(TensorFineTuning, HasTheWeightsOfOneRank) {
+  const std::filesystem::path dir = testing::fresh_folder("fine_tuning");
+  const Overrides plain{"optim.name=sgd", "optim.lr=0.3", "parallel.tensor=2"};
+  for (const Overrides& more :
+       {Overrides{"lora.dropout=0.1", "polychromic.objective=none"}, Overrides{"polychromic.share_prompts=off"},
+        Overrides{"lora.r=0", "polychromic.objective=none", "hf.recompute=true"},
+        Overrides{"grpo.start_step=1", "grpo.rewards=answer", "grpo.beta=0.1"}}) {
+    const config::LoadedConfig loaded = testing::small_polychromic_config(dir, test::with(plain, more));
+    constexpr int64_t kSteps = 3;
+    TensorRun whole(loaded, parallel::make_single_comm());
+    whole.trainer.start_fresh();
+    whole.trainer.run_steps(kSteps);
+    std::vector<std::shared_ptr<parallel::Comm>> comms;
+    for (auto& comm : parallel::make_thread_comms(4)) comms.push_back(std::move(comm));
+    test::on_threads(4, [&](int rank) {
+      TensorRun part(loaded, comms[static_cast<size_t>(rank)]);
+      part.trainer.start_fresh();
+      part.trainer.run_steps(kSteps);
+      const std::vector<nn::Parameter>& all = part.task->parameters().all();
+      for (size_t i = 0; i < all.size(); ++i) {
+        const at::Tensor expected = all[i].cut.part_of(whole.task->parameters().all()[i].master.detach());
+        EXPECT_LE((all[i].master.detach() - expected).norm().item<double>(),
+                  1e-8 + 2e-6 * expected.norm().item<double>())
+            << all[i].name << " with " << more.front();
+      }
+    });
+  }
+}
+
 Overrides steps_of(int64_t steps) {
   return {cat("train.steps=", steps), "train.log_every=2", "lm.tied=false", "optim.warmup_steps=0"};
 }
@@ -105,7 +136,7 @@ void train_mesh(const std::filesystem::path& dir, int tensor, int data, int step
   const Overrides settings = plain_settings(tensor, steps_of(steps));
   test::on_threads(tensor * data, [&](int rank) {
     const auto& comm = comms[static_cast<size_t>(rank)];
-    TensorRun run(dir, settings, comm, dir / "small");
+    TensorRun run(testing::small_language_config(dir, settings), comm, dir / "small");
     const auto found = checkpoint::find_latest_valid(dir / "small");
     comm->barrier();
     if (found) {
@@ -118,7 +149,8 @@ void train_mesh(const std::filesystem::path& dir, int tensor, int data, int step
 }
 
 std::map<std::string, at::Tensor> stored_state(const std::filesystem::path& dir, int steps) {
-  TensorRun run(dir / "reader", plain_settings(1, steps_of(steps)), parallel::make_single_comm());
+  TensorRun run(testing::small_language_config(dir / "reader", plain_settings(1, steps_of(steps))),
+                parallel::make_single_comm());
   run.trainer.resume(checkpoint::open_checkpoint(dir / "small").dir);
   std::map<std::string, at::Tensor> tensors;
   for (const auto& entry : list_state(run.trainer).tensors) tensors[entry.name] = entry.tensor.detach().clone();
@@ -170,6 +202,13 @@ TEST(TensorSettings, RefusesWhatCannotBeCut) {
   refuses({"optim.name=muon", "optim.lr=0.02"}, "set parallel.tensor to 1");
   refuses({"moe.experts=4"}, "set parallel.tensor to 1, or moe.experts to 0");
   refuses({"precision.fake_quantize=int8"}, "set precision.fake_quantize to none");
+  const auto tasks_refuse = [&](const Overrides& more, const std::string& text) {
+    test::expect_error(ExitCode::usage, {text}, [&] { testing::small_polychromic_config(dir, more); });
+  };
+  tasks_refuse({"parallel.tensor=2", "lora.dora=true"}, "set parallel.tensor to 1, or lora.dora to false");
+  tasks_refuse({"parallel.tensor=2", "hf.quantize=nf4"}, "set parallel.tensor to 1, or hf.quantize to none");
+  test::expect_error(ExitCode::usage, {"so small that the exchange would take longer", "set parallel.tensor to 1"},
+                     [&] { testing::small_config(dir, {"parallel.tensor=2"}); });
   refuses({"lm.arch=hrm", "lm.style=prototype", "data.encoder_len=8", "data.train=" + testing::sums_folder().string()},
           "set parallel.tensor to 1, or lm.style to modern");
 }
