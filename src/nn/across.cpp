@@ -9,7 +9,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct AsSums : torch::autograd::Function<AsSums> {
+struct SumsOfWhole : torch::autograd::Function<SumsOfWhole> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& x, bool first) {
     return first ? x.clone() : at::zeros_like(x);
   }
@@ -19,7 +19,7 @@ struct AsSums : torch::autograd::Function<AsSums> {
 }  // namespace
 
 at::Tensor TensorAcross::as_sums(const at::Tensor& x) const {
-  return AsSums::apply(x, cut().part == 0);
+  return SumsOfWhole::apply(x, cut().part == 0);
 }
 
 }  // namespace hrm::nn

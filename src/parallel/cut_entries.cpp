@@ -1,5 +1,7 @@
 #include "hrm/parallel/cut_entries.h"
 
+#include <string_view>
+
 #include "hrm/base/error.h"
 
 namespace hrm::parallel {
@@ -19,43 +21,24 @@ StatePart part_of(const nn::ParameterCut& cut, at::IntArrayRef here) {
   return part;
 }
 
+// The name of the parameter that an entry belongs to.
+std::string parameter_name(const std::string& entry, StateRole role) {
+  constexpr std::string_view kAverage = "ema.", kOptimizer = "optim.";
+  if (role == StateRole::ema && entry.starts_with(kAverage)) return entry.substr(kAverage.size());
+  if (role == StateRole::optimizer && entry.starts_with(kOptimizer)) {
+    const size_t moment = entry.rfind('.');
+    return moment < kOptimizer.size() ? "" : entry.substr(kOptimizer.size(), moment - kOptimizer.size());
+  }
+  return role == StateRole::weight ? entry : "";
+}
+
 }  // namespace
 
-CutEntries::CutEntries(const nn::ParameterSet& parameters, StateVisitor& inner) : inner_(inner) {
-  for (const nn::Parameter& parameter : parameters.all()) {
-    if (parameter.cut.whole()) continue;
-    by_master_[parameter.master.unsafeGetTensorImpl()] = &parameter;
-    by_name_[parameter.name] = &parameter;
-  }
-}
-
-const nn::Parameter* CutEntries::parameter_of(const std::string& name, const at::Tensor& tensor, StateRole role) const {
-  const auto named = [&](const std::string& of) {
-    const auto found = by_name_.find(of);
-    return found == by_name_.end() ? nullptr : found->second;
-  };
-  switch (role) {
-    case StateRole::weight: {
-      const auto found = by_master_.find(tensor.unsafeGetTensorImpl());
-      return found == by_master_.end() ? nullptr : found->second;
-    }
-    case StateRole::ema:
-      return name.starts_with("ema.") ? named(name.substr(4)) : nullptr;
-    case StateRole::optimizer: {
-      const size_t moment = name.rfind('.');
-      return name.starts_with("optim.") && moment > 6 ? named(name.substr(6, moment - 6)) : nullptr;
-    }
-    default:
-      return nullptr;
-  }
-}
-
 void CutEntries::tensor(const std::string& name, at::Tensor& tensor, StateRole role, const StatePart& part) {
-  const nn::Parameter* const parameter = parameter_of(name, tensor, role);
-  if (parameter == nullptr) return inner_.tensor(name, tensor, role, part);
-  require(!part.split && tensor.sizes() == parameter->master.sizes(), ExitCode::unexpected, "'", name,
-          "' is a part of the cut parameter '", parameter->name, "' in another form");
-  inner_.tensor(name, tensor, role, part_of(parameter->cut, tensor.sizes()));
+  const auto found = cuts_.find(parameter_name(name, role));
+  if (found == cuts_.end() || found->second.whole()) return inner_.tensor(name, tensor, role, part);
+  require(!part.split, ExitCode::unexpected, "'", name, "' is a part of a part");
+  inner_.tensor(name, tensor, role, part_of(found->second, tensor.sizes()));
 }
 
 }  // namespace hrm::parallel

@@ -27,6 +27,15 @@ double value_of(const NamedValues& values, const std::string& key) {
   return *value;
 }
 
+std::map<std::string, nn::ParameterCut> cut_weights_of(const torch::nn::Module& model) {
+  std::map<std::string, nn::ParameterCut> cuts;
+  const nn::ParameterCuts all(model);
+  for (const auto& item : model.named_parameters()) {
+    if (const nn::ParameterCut cut = all.of(item.value()); !cut.whole()) cuts.emplace(item.key(), cut);
+  }
+  return cuts;
+}
+
 void visit_model(torch::nn::Module& model, StateVisitor& visitor) {
   for (auto& item : model.named_parameters()) visitor.tensor(item.key(), item.value(), StateRole::weight);
   for (auto& item : model.named_buffers()) visitor.tensor(item.key(), item.value(), StateRole::weight);

@@ -98,6 +98,7 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   total_steps_ = tasks::planned_steps(config.train, task);
   nn::ParameterSet& parameters = task.parameters();
   reducer_ = std::make_unique<parallel::GradientReducer>(parameters, data, parallel::reducer_options(config.parallel));
+  cuts_ = task.cut_weights();
   if (!tensor.alone()) cut_gradients_ = std::make_unique<parallel::TensorGradients>(parameters, tensor);
   optim::ParameterGroup group;
   if (reducer_->layout() != nullptr) {

@@ -176,11 +176,8 @@ void Trainer::skip_after_rewind(int64_t spike_step, int64_t rewinds) {
 }
 
 void Trainer::visit_state(StateVisitor& visitor) {
-  if (cut_gradients_) {
-    parallel::CutEntries parts(task_.parameters(), visitor);
-    return visit_entries(parts);
-  }
-  visit_entries(visitor);
+  parallel::CutEntries parts(cuts_, visitor);
+  visit_entries(parts);
 }
 
 void Trainer::visit_entries(StateVisitor& visitor) {

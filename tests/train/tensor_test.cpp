@@ -1,6 +1,9 @@
 // A language model that is cut over ranks trains as the whole, also beside ranks that read other rows.
 #include <ATen/ATen.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/parallel/mesh.h"
@@ -10,6 +13,7 @@
 #include "support/ranks.h"
 #include "support/whole_state.h"
 #include "train/small_language.h"
+#include "train/small_polychromic.h"
 
 namespace hrm {
 namespace {
@@ -17,9 +21,9 @@ namespace {
 using test::Overrides;
 
 struct TensorRun {
-  TensorRun(const std::filesystem::path& dir, const Overrides& more, const std::shared_ptr<parallel::Comm>& world,
-            const std::filesystem::path& run_dir = "")
-      : loaded(testing::small_language_config(dir, more)),
+  TensorRun(const config::LoadedConfig& settings, const std::shared_ptr<parallel::Comm>& world,
+            const std::filesystem::path& run_dir = {})
+      : loaded(settings),
         runtime(ops::start_runtime_and_ops(loaded.config)),
         mesh(std::make_shared<parallel::Mesh>(
             world,
@@ -44,33 +48,35 @@ void PrintTo(const MeshCase& c, std::ostream* out) {
   *out << c.name;
 }
 
+// Plain gradient steps: others have the size of the rate whatever the gradient, so that rounding shows.
+Overrides plain_settings(int tensor, const Overrides& more = {}) {
+  return test::with({"lm.arch=decoder", "lm.num_heads=4", "lm.hidden_size=32", "lm.inner=64", "data.encoder_len=0",
+                     "data.decoder_len=24", "data.train={text}", "optim.name=sgd", "optim.lr=0.05",
+                     "optim.grad_clip=0.3", "optim.ema=0.9", cat("parallel.tensor=", tensor)},
+                    more);
+}
+
 class TensorTraining : public ::testing::TestWithParam<MeshCase> {};
 
-// Plain gradient steps: others have the size of the rate whatever the gradient, so that rounding shows.
 TEST_P(TensorTraining, HasTheWeightsAndLossesOfOneRank) {
   const MeshCase& c = GetParam();
-  Overrides settings{"lm.arch=decoder",   "lm.num_heads=4",      "lm.hidden_size=32",
-                     "lm.inner=64",       "data.encoder_len=0",  "data.decoder_len=24",
-                     "data.train={text}", "optim.name=sgd",      "optim.lr=0.05",
-                     "optim.momentum=0",  "optim.grad_clip=0.3", cat("parallel.tensor=", c.tensor),
-                     "optim.ema=0.9"};
-  settings.insert(settings.end(), c.more.begin(), c.more.end());
+  const Overrides settings = plain_settings(c.tensor, c.more);
   const std::filesystem::path dir = testing::fresh_folder(c.name);
   constexpr int64_t kSteps = 5;
-  TensorRun whole(dir, settings, parallel::make_single_comm());
+  TensorRun whole(testing::small_language_config(dir, settings), parallel::make_single_comm());
   whole.trainer.start_fresh();
   whole.trainer.run_steps(kSteps);
   const tasks::NamedValues evaluated = whole.task->evaluate([](const tasks::EvalProgress&) {});
   std::vector<std::shared_ptr<parallel::Comm>> comms;
   for (auto& comm : parallel::make_thread_comms(c.tensor * c.data)) comms.push_back(std::move(comm));
   test::on_threads(c.tensor * c.data, [&](int rank) {
-    TensorRun part(dir, settings, comms[static_cast<size_t>(rank)]);
+    TensorRun part(testing::small_language_config(dir, settings), comms[static_cast<size_t>(rank)]);
     part.trainer.start_fresh();
     part.trainer.run_steps(kSteps);
     const std::vector<nn::Parameter>& all = part.task->parameters().all();
     for (size_t i = 0; i < all.size(); ++i) {
       const at::Tensor expected = all[i].cut.part_of(whole.task->parameters().all()[i].master.detach());
-      EXPECT_LE((all[i].master.detach() - expected).norm().item<double>(), 1e-6 * expected.norm().item<double>())
+      EXPECT_LE((all[i].master.detach() - expected).norm().item<double>(), 1e-8 + 1e-6 * expected.norm().item<double>())
           << all[i].name;
     }
     const tasks::NamedValues of_part = part.task->evaluate([](const tasks::EvalProgress&) {});
@@ -89,6 +95,98 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{"accumulated", 2, 2, {"train.micro_batch_size=2"}},
         MeshCase{"documents", 2, 1, {"data.document_masks=true", "lm.tied=false"}},
         MeshCase{"hrm", 2, 2, {"lm.arch=hrm", "data.train={sums}", "data.encoder_len=20", "data.decoder_len=6"}}));
+
+// Causal models: adapters, completions that are sampled by the parts together, all weights.
+TEST(TensorFineTuning, HasTheWeightsOfOneRank) {
+  const std::filesystem::path dir = testing::fresh_folder("fine_tuning");
+  const Overrides plain{"optim.name=sgd", "optim.lr=0.3", "parallel.tensor=2"};
+  for (const Overrides& more :
+       {Overrides{"lora.dropout=0.1", "polychromic.objective=none"}, Overrides{"polychromic.share_prompts=off"},
+        Overrides{"lora.r=0", "polychromic.objective=none", "hf.recompute=true"},
+        Overrides{"grpo.start_step=1", "grpo.rewards=answer", "grpo.beta=0.1"}}) {
+    const config::LoadedConfig loaded = testing::small_polychromic_config(dir, test::with(plain, more));
+    constexpr int64_t kSteps = 3;
+    TensorRun whole(loaded, parallel::make_single_comm());
+    whole.trainer.start_fresh();
+    whole.trainer.run_steps(kSteps);
+    std::vector<std::shared_ptr<parallel::Comm>> comms;
+    for (auto& comm : parallel::make_thread_comms(4)) comms.push_back(std::move(comm));
+    test::on_threads(4, [&](int rank) {
+      TensorRun part(loaded, comms[static_cast<size_t>(rank)]);
+      part.trainer.start_fresh();
+      part.trainer.run_steps(kSteps);
+      const std::vector<nn::Parameter>& all = part.task->parameters().all();
+      for (size_t i = 0; i < all.size(); ++i) {
+        const at::Tensor expected = all[i].cut.part_of(whole.task->parameters().all()[i].master.detach());
+        EXPECT_LE((all[i].master.detach() - expected).norm().item<double>(),
+                  1e-8 + 2e-6 * expected.norm().item<double>())
+            << all[i].name << " with " << more.front();
+      }
+    });
+  }
+}
+
+Overrides steps_of(int64_t steps) {
+  return {cat("train.steps=", steps), "train.log_every=2", "lm.tied=false", "optim.warmup_steps=0"};
+}
+
+// Trains to the end of `steps` in `dir`, from the newest checkpoint there.
+void train_mesh(const std::filesystem::path& dir, int tensor, int data, int steps) {
+  std::vector<std::shared_ptr<parallel::Comm>> comms;
+  for (auto& comm : parallel::make_thread_comms(tensor * data)) comms.push_back(std::move(comm));
+  const Overrides settings = plain_settings(tensor, steps_of(steps));
+  test::on_threads(tensor * data, [&](int rank) {
+    const auto& comm = comms[static_cast<size_t>(rank)];
+    TensorRun run(testing::small_language_config(dir, settings), comm, dir / "small");
+    const auto found = checkpoint::find_latest_valid(dir / "small");
+    comm->barrier();
+    if (found) {
+      run.trainer.resume(found->dir);
+    } else {
+      run.trainer.start_fresh();
+    }
+    EXPECT_EQ(run.trainer.run(), train::Outcome::finished);
+  });
+}
+
+std::map<std::string, at::Tensor> stored_state(const std::filesystem::path& dir, int steps) {
+  TensorRun run(testing::small_language_config(dir / "reader", plain_settings(1, steps_of(steps))),
+                parallel::make_single_comm());
+  run.trainer.resume(checkpoint::open_checkpoint(dir / "small").dir);
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& entry : list_state(run.trainer).tensors) tensors[entry.name] = entry.tensor.detach().clone();
+  return tensors;
+}
+
+std::vector<double> logged_values(const std::filesystem::path& dir, const std::string& key) {
+  std::ifstream file(dir / "small" / "metrics.jsonl");
+  std::vector<double> values;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains(key)) values.push_back(json[key]);
+  }
+  return values;
+}
+
+TEST(TensorCheckpoints, AnotherMeshGoesOn) {
+  const std::filesystem::path one = testing::fresh_folder("one"), other = testing::fresh_folder("other");
+  train_mesh(one, 1, 1, 8);
+  train_mesh(other, 2, 2, 4);
+  train_mesh(other, 1, 1, 6);
+  train_mesh(other, 4, 1, 8);
+  const auto expected = stored_state(one, 8), got = stored_state(other, 8);
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    if (!tensor.is_floating_point()) continue;
+    EXPECT_TRUE(at::allclose(got.at(name).to(at::kDouble), tensor.to(at::kDouble), 1e-4, 1e-6)) << name;
+  }
+  for (const char* key : {"train/loss", "train/cross_entropy", "train/tokens", "train/grad_norm_raw"}) {
+    const std::vector<double> a = logged_values(one, key), b = logged_values(other, key);
+    ASSERT_EQ(a.size(), 4U) << key;
+    ASSERT_EQ(b.size(), 4U) << key;
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4 * std::abs(a[i])) << key;
+  }
+}
 
 struct Layout {
   const char* name;
@@ -116,7 +214,7 @@ TEST(MeshCheckpoints, EveryMeshGoesOnFromEveryOther) {
       const auto& comm = comms[static_cast<size_t>(rank)];
       Overrides all = settings;
       all.insert(all.end(), layout.more.begin(), layout.more.end());
-      TensorRun run(dir / layout.name, all, comm, dir / layout.name / "small");
+      TensorRun run(testing::small_language_config(dir / layout.name, all), comm, dir / layout.name / "small");
       body(run, *comm);
     });
   };
@@ -165,6 +263,13 @@ TEST(TensorSettings, RefusesWhatCannotBeCut) {
   refuses({"optim.name=muon", "optim.lr=0.02"}, "set parallel.tensor to 1");
   refuses({"moe.experts=4"}, "set parallel.tensor to 1, or moe.experts to 0");
   refuses({"precision.fake_quantize=int8"}, "set precision.fake_quantize to none");
+  const auto tasks_refuse = [&](const Overrides& more, const std::string& text) {
+    test::expect_error(ExitCode::usage, {text}, [&] { testing::small_polychromic_config(dir, more); });
+  };
+  tasks_refuse({"parallel.tensor=2", "lora.dora=true"}, "set parallel.tensor to 1, or lora.dora to false");
+  tasks_refuse({"parallel.tensor=2", "hf.quantize=nf4"}, "set parallel.tensor to 1, or hf.quantize to none");
+  test::expect_error(ExitCode::usage, {"so small that the exchange would take longer", "set parallel.tensor to 1"},
+                     [&] { testing::small_config(dir, {"parallel.tensor=2"}); });
   refuses({"lm.arch=hrm", "lm.style=prototype", "data.encoder_len=8", "data.train=" + testing::sums_folder().string()},
           "set parallel.tensor to 1, or lm.style to modern");
 }

@@ -80,6 +80,7 @@ class LanguageTask : public Task {
   void write_files(const std::filesystem::path& run_dir) const override;
   std::string describe() const override;
   void visit_state(StateVisitor& visitor) override;
+  std::map<std::string, nn::ParameterCut> cut_weights() const override { return cut_weights_of(*model_); }
 
   models::LanguageModel& model() { return *model_; }
   const nn::Fp8Linears* fp8() const { return fp8_ ? &fp8_->linears() : nullptr; }  // null without precision.blocks=fp8

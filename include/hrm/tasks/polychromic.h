@@ -86,6 +86,7 @@ class PolychromicTask : public Task {
   void write_files(const std::filesystem::path& run_dir) const override { write_hf_files(config_.hf, run_dir / "hf"); }
   std::string describe() const override;
   void visit_state(StateVisitor& visitor) override;
+  std::map<std::string, nn::ParameterCut> cut_weights() const override { return cut_weights_of(*lm_.model); }
   std::vector<std::string> optional_state() const override {
     return {AnswerBatch::kStatePrefix, nn::Fp8Linears::kStatePrefix};
   }

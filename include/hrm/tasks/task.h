@@ -129,6 +129,9 @@ class Task : public Stateful {
   // afresh if the checkpoint lacks them, and are skipped if nobody needs them.
   virtual std::vector<std::string> optional_state() const { return {}; }
 
+  // How the weights of a model that is cut are cut, by their names in a checkpoint.
+  virtual std::map<std::string, nn::ParameterCut> cut_weights() const { return {}; }
+
   // Files that the run folder shall hold so that its model can be used without the data, e.g. a tokenizer. Rank 0's.
   virtual void write_files(const std::filesystem::path&) const {}
 
@@ -146,6 +149,9 @@ double value_of(const NamedValues& values, const std::string& key);
 
 // Names and tensors of a model as checkpoints hold them: parameters, then buffers.
 void visit_model(torch::nn::Module& model, StateVisitor& visitor);
+
+// Task::cut_weights() of a model.
+std::map<std::string, nn::ParameterCut> cut_weights_of(const torch::nn::Module& model);
 
 // A model alone, as checkpoints hold it.
 class ModelState : public Stateful {

@@ -11,6 +11,7 @@
 #include "hrm/optim/ema.h"
 #include "hrm/optim/optimizer.h"
 #include "hrm/parallel/comm.h"
+#include "hrm/parallel/cut_entries.h"
 #include "hrm/parallel/gradient_reducer.h"
 #include "hrm/parallel/mesh.h"
 #include "hrm/parallel/parameter_shards.h"
@@ -165,6 +166,7 @@ class Trainer : public Stateful {
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;  // of whole parameters
   std::unique_ptr<parallel::GradientReducer> reducer_;
+  parallel::NamedCuts cuts_;                                  // of the task's weights
   std::unique_ptr<parallel::TensorGradients> cut_gradients_;  // with a tensor axis of several ranks
   std::unique_ptr<parallel::ParameterShards> shards_;         // with parallel.zero and several ranks; has the Ema then
   parallel::Watchdog* watchdog_ = nullptr;
