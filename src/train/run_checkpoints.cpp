@@ -43,7 +43,10 @@ std::optional<Files> joined(const std::vector<std::string>& reports, std::string
 
 RunCheckpoints::RunCheckpoints(Stateful& state, parallel::Comm& comm, std::filesystem::path run_dir,
                                checkpoint::SaverOptions options)
-    : comm_(comm), owned_(state, parallel::owned_entries(state, comm)), run_dir_(std::move(run_dir)) {
+    : comm_(comm),
+      owned_(state, parallel::owned_entries(state, comm)),
+      run_dir_(std::move(run_dir)),
+      asynchronous_(options.asynchronous) {
   const uint64_t own = checkpoint::checkpoint_bytes(list_state(owned_));
   if (!in_parts()) {
     bytes_ = own;
@@ -81,6 +84,7 @@ void RunCheckpoints::save(const checkpoint::CheckpointMeta& meta) {
   folder = comm_.all_gather_text(folder)[0];
   saver_->save_part(owned_, meta, folder, layout());
   open_ = true;
+  if (!asynchronous_) commit_if_written();
 }
 
 // Commits the parts that are on their way, or gives them up where one of them cannot be written in time.
