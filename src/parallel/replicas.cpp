@@ -15,7 +15,7 @@ namespace {
 constexpr char kBetween = '\t';  // in lines that ranks exchange: name, boxes, ...
 
 // What tells an entry from others: its name and, if ranks share it out, its boxes.
-std::string key_of(const TensorEntry& entry) {
+std::string entry_key(const TensorEntry& entry) {
   return cat(entry.name, kBetween, part_text(entry.part));
 }
 
@@ -25,7 +25,7 @@ using Holders = std::map<std::string, std::vector<int>>;
 Holders holders_of(const StateListing& listing, Comm& comm) {
   std::ostringstream own;
   for (const TensorEntry& entry : listing.tensors) {
-    if (entry.part.split) own << key_of(entry) << '\n';
+    if (entry.part.split) own << entry_key(entry) << '\n';
   }
   const std::vector<std::string> all = comm.all_gather_text(own.str());
   Holders holders;
@@ -40,7 +40,7 @@ Holders holders_of(const StateListing& listing, Comm& comm) {
 std::string digests(const StateListing& listing, const Holders& holders) {
   std::ostringstream out;
   for (const TensorEntry& entry : listing.tensors) {
-    const std::string key = key_of(entry);
+    const std::string key = entry_key(entry);
     if (const auto found = holders.find(key); found != holders.end() && found->second.size() == 1) continue;
     const at::Tensor host = host_tensor(entry.tensor);
     out << key << kBetween << digest_hex(bytes_of(host)) << '\n';
@@ -98,7 +98,7 @@ OwnedEntries owned_entries(Stateful& state, Comm& comm) {
       continue;
     }
     split_weights = split_weights || entry.role == StateRole::weight || entry.role == StateRole::ema;
-    if (holders.at(key_of(entry)).front() == comm.rank()) owned.names.insert(entry.name);
+    if (holders.at(entry_key(entry)).front() == comm.rank()) owned.names.insert(entry.name);
   }
   if (comm.alone()) return owned;
   constexpr const char* kSplit = "split weights";

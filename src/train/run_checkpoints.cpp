@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hrm/base/error.h"
+#include "hrm/base/log.h"
 
 namespace hrm::train {
 namespace {
@@ -43,7 +44,10 @@ std::optional<Files> joined(const std::vector<std::string>& reports, std::string
 
 RunCheckpoints::RunCheckpoints(Stateful& state, parallel::Comm& comm, std::filesystem::path run_dir,
                                checkpoint::SaverOptions options)
-    : comm_(comm), owned_(state, parallel::owned_entries(state, comm)), run_dir_(std::move(run_dir)) {
+    : comm_(comm),
+      owned_(state, parallel::owned_entries(state, comm)),
+      run_dir_(std::move(run_dir)),
+      asynchronous_(options.asynchronous) {
   const uint64_t own = checkpoint::checkpoint_bytes(list_state(owned_));
   if (!in_parts()) {
     bytes_ = own;
@@ -73,6 +77,8 @@ void RunCheckpoints::save(const checkpoint::CheckpointMeta& meta) {
   }
   saver_->await_turn();
   settle(/*patience_s=*/0);
+  // Other ranks' screens and logs have errors alone.
+  if (!failure_.empty() && comm_.main()) log::warn(failure_, "; training continues, the next checkpoint takes its place");
   std::string folder;
   if (comm_.main()) {
     saver_->drop();  // when the commit is through
@@ -81,6 +87,7 @@ void RunCheckpoints::save(const checkpoint::CheckpointMeta& meta) {
   folder = comm_.all_gather_text(folder)[0];
   saver_->save_part(owned_, meta, folder, layout());
   open_ = true;
+  if (!asynchronous_) commit_if_written();
 }
 
 // Commits the parts that are on their way, or gives them up where one of them cannot be written in time.

@@ -28,8 +28,9 @@ class RunCheckpoints {
   // Not collective: the memory for what this rank writes; otherwise the first save() allocates it.
   void prepare_memory();
 
-  // Takes the state as it is now and begins to write it. What is on its way to the disk is committed, or given up where
-  // a rank could not write. `meta`: rank 0's counts, of the others the step alone.
+  // Takes the state as it is now and begins to write it; not asynchronous, it returns when that is done. What is on its
+  // way to the disk is committed, or given up where a rank could not write. `meta`: rank 0's counts, of the others the
+  // step alone.
   void save(const checkpoint::CheckpointMeta& meta);
 
   // Not collective: whether this rank's part is on the disk and waits for those of others.
@@ -58,6 +59,7 @@ class RunCheckpoints {
   std::filesystem::path run_dir_;
   std::unique_ptr<checkpoint::Saver> saver_;  // of ranks that write
   uint64_t bytes_ = 0;
+  bool asynchronous_;
   bool open_ = false;    // parts are on their way, or wait for each other
   std::string failure_;  // of the parts before
 };

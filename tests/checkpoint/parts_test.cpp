@@ -218,7 +218,8 @@ bool weights_are_split(Layout layout) {
   return split;
 }
 
-fs::path save(const fs::path& run, Layout layout, const test::WholeState& wholes, int64_t step, int64_t keep = 10) {
+fs::path save_parts(const fs::path& run, Layout layout, const test::WholeState& wholes, int64_t step,
+                    int64_t keep = 10) {
   auto states = ranks_with(layout, wholes);
   if (layout == Layout::one) return save_checkpoint(run, *states[0], sample_meta(step), keep);
   const fs::path folder = begin_parts(run, step);
@@ -258,7 +259,7 @@ TEST(Parts, EveryLayoutLoadsEveryOther) {
   const test::WholeState wholes = values(1);
   for (const Layout from : kLayouts) {
     const TempDir run;
-    const fs::path dir = save(run.path(), from, wholes, 20);
+    const fs::path dir = save_parts(run.path(), from, wholes, 20);
     EXPECT_EQ(fs::exists(dir / "state.safetensors"), from == Layout::one);
     EXPECT_EQ(fs::exists(dir / "model.pt"), !weights_are_split(from));
     for (const Layout to : kLayouts) {
@@ -272,7 +273,7 @@ TEST(Parts, WeightsForOtherCommands) {
   const test::WholeState wholes = values(2);
   for (const Layout from : kLayouts) {
     const TempDir run;
-    const fs::path dir = save(run.path(), from, wholes, 20);
+    const fs::path dir = save_parts(run.path(), from, wholes, 20);
     EXPECT_EQ(open_checkpoint(run.path()).meta.step, 20);
     EXPECT_EQ(read_meta(dir).meta.config_json, sample_meta(20).config_json);
     const ModelWeights weights = load_weights(dir);
@@ -300,8 +301,8 @@ TEST(Parts, WeightsForOtherCommands) {
 // A checkpoint that is spoilt, with a good one before it.
 struct Spoilt {
   Spoilt() {
-    save(run.path(), Layout::mesh_2x2, values(3), 10);
-    dir = save(run.path(), Layout::mesh_2x2, values(4), 20);
+    save_parts(run.path(), Layout::mesh_2x2, values(3), 10);
+    dir = save_parts(run.path(), Layout::mesh_2x2, values(4), 20);
   }
   // Every way to read it names the file, and the one before is used.
   void expect_refused(const std::vector<std::string>& parts) {
@@ -442,7 +443,7 @@ TEST(PartsDamage, AnyByte) {
 
 TEST(Parts, AnotherShapeOrEntryIsNamed) {
   const TempDir run;
-  const fs::path dir = save(run.path(), Layout::zero_of_3, values(5), 20);
+  const fs::path dir = save_parts(run.path(), Layout::zero_of_3, values(5), 20);
   struct Wider : RankState {
     Wider() : RankState(Layout::zero_of_2, 1) {}
     void visit_state(StateVisitor& visitor) override {
@@ -466,14 +467,14 @@ TEST(Parts, ARankThatWritesElsewhere) {
   // It may be tried again, and what it replaces goes.
   for (const auto& entry : fs::directory_iterator(elsewhere / "folder")) fs::copy(entry.path(), folder);
   commit_parts(run.path(), folder, files, 2, sample_meta(20), 3);
-  save(run.path(), Layout::zero_of_3, values(7), 20);
+  save_parts(run.path(), Layout::zero_of_3, values(7), 20);
   expect_same(load(list_checkpoints(run.path()).at(0), Layout::one), values(7));
   EXPECT_EQ(std::distance(fs::directory_iterator(run / "checkpoints"), {}), 1) << "nothing temporary is left";
 }
 
 TEST(Parts, OlderOnesArePruned) {
   const TempDir run;
-  for (const int64_t step : {10, 20, 30}) save(run.path(), Layout::zero_of_2, values(step), step, 2);
+  for (const int64_t step : {10, 20, 30}) save_parts(run.path(), Layout::zero_of_2, values(step), step, 2);
   const auto dirs = list_checkpoints(run.path());
   ASSERT_EQ(dirs.size(), 2u);
   expect_same(load(dirs[1], Layout::mesh_2x2), values(20));
@@ -482,7 +483,7 @@ TEST(Parts, OlderOnesArePruned) {
 TEST(Parts, OfTheStateAlone) {
   const TempDir run;
   const test::WholeState wholes = values(8);
-  const fs::path dir = save(run.path(), Layout::mesh_2x2, wholes, 20);
+  const fs::path dir = save_parts(run.path(), Layout::mesh_2x2, wholes, 20);
   for (int64_t part = 0; part < 4; ++part) fs::remove(dir / part_file_name("model", part, 4));
   struct Carry : Stateful {
     void visit_state(StateVisitor& visitor) override {
@@ -508,7 +509,7 @@ TEST(Reshard, AnyNumberToAnyOther) {
   const test::WholeState wholes = values(9);
   for (const Layout from : kLayouts) {
     const TempDir run;
-    const fs::path dir = save(run.path(), from, wholes, 20);
+    const fs::path dir = save_parts(run.path(), from, wholes, 20);
     for (const int64_t ranks : {1, 2, 7}) {
       SCOPED_TRACE(cat(static_cast<int>(from), " to ", ranks));
       const fs::path out = run / cat("to", ranks);
@@ -531,8 +532,8 @@ TEST(Reshard, AnyNumberToAnyOther) {
 // Whoever wrote it: one rank's file of one checkpoint is that of another, byte for byte.
 TEST(Reshard, ToOneIsWhatOneRankWrites) {
   const TempDir run;
-  const fs::path one = save(run.path(), Layout::one, values(10), 20);
-  const fs::path parts = save(run / "other", Layout::mesh_2x2, values(10), 20);
+  const fs::path one = save_parts(run.path(), Layout::one, values(10), 20);
+  const fs::path parts = save_parts(run / "other", Layout::mesh_2x2, values(10), 20);
   reshard(parts, 1, run / "joined");
   const auto text = [](const fs::path& file) { return read_text(file, ExitCode::checkpoint); };
   const ModelWeights a = load_weights(one), b = load_weights(run / "joined");

@@ -17,7 +17,7 @@
 equal    1, 2 and 4 ranks: the same losses within 1e-6 of them; two runs with 2 ranks: the same bits
 resume   saved by 4 ranks, gone on with by 1, 2 and 4: as the run without a stop
 zero     parallel.zero=1 and 2 with 2 and 4 ranks: the losses of one process within 1e-6; saved by 4 with zero 2, gone on
-         with by 2 with zero 1 and by one process
+         with by 2 with zero 1 and by one process; made three parts of by reshard, gone on with: the same bits
 turns    a decoder with parallel.zero=3, whose weights take turns: the losses of one process within 1e-6; saved by 2 ranks,
          gone on with by one process, and the other way; a killed rank is named
 diverge  a gradient that is not finite: all end with code 6, after rank 0 has written the dump
@@ -381,6 +381,17 @@ class Test:
             what = f"{most} ranks with zero 2, then {ranks} with {zero}"
             check(worst <= self.tolerance, f"{what}: a logged value differs by {worst:.2g}")
             print(f"{what}: logged values differ by {worst:.2g} at most", flush=True)
+        # The number of parts changes nothing.
+        folder = self.work / "resharded"
+        shutil.copytree(saved.folder / "run", folder / "run")
+        step = checkpoints(folder)[-1]
+        step.rename(folder / "parts")
+        command = [self.binary, "reshard", "--checkpoint", str(folder / "parts"), "--ranks", "3", "--out", str(step)]
+        subprocess.run(command, check=True, capture_output=True)
+        check((step / "state-00003-of-00003.safetensors").exists(), f"reshard wrote {sorted(step.iterdir())}")
+        Ranks(self, "resharded", 2, [*more, "parallel.zero=1"]).done()
+        same_bits(self.work / "by2", folder, "the same, from three parts")
+        print("the same, from three parts: the same bits", flush=True)
 
     def turns(self):
         data = self.work / "sums"

@@ -151,6 +151,17 @@ TEST_F(RunCheckpointsTest, CommittedWhenAllHaveWritten) {
   EXPECT_EQ(saved_steps(), (std::vector<int64_t>{3}));
 }
 
+TEST_F(RunCheckpointsTest, SynchronousSavingReturnsWhenItIsCommitted) {
+  options_.asynchronous = false;
+  on_ranks(2, 2, [&](parallel::Comm& comm, Rows& state, RunCheckpoints& checkpoints) {
+    state.set(3);
+    checkpoints.save(meta(3));
+    comm.barrier();
+    EXPECT_EQ(checkpoint::list_checkpoints(run_.path()).size(), 1u);
+  });
+  EXPECT_EQ(saved_steps(), (std::vector<int64_t>{3}));
+}
+
 TEST_F(RunCheckpointsTest, AFailedWriteOfOneRankIsTriedAgain) {
   failpoint::arm("file.open:3:eio");
   on_ranks(2, 2, [&](parallel::Comm&, Rows& state, RunCheckpoints& checkpoints) {
