@@ -96,22 +96,23 @@ INSTANTIATE_TEST_SUITE_P(
         MeshCase{"documents", 2, 1, {"data.document_masks=true", "lm.tied=false"}},
         MeshCase{"hrm", 2, 2, {"lm.arch=hrm", "data.train={sums}", "data.encoder_len=20", "data.decoder_len=6"}}));
 
-// Causal models: adapters, completions that are sampled by the parts together, all weights.
+// Causal models: adapters, completions that are sampled by the parts together, all weights. Ranks that read other rows
+// have other dropout masks and prompts, so there are none.
 TEST(TensorFineTuning, HasTheWeightsOfOneRank) {
   const std::filesystem::path dir = testing::fresh_folder("fine_tuning");
   const Overrides plain{"optim.name=sgd", "optim.lr=0.3", "parallel.tensor=2"};
   for (const Overrides& more :
-       {Overrides{"lora.dropout=0.1", "polychromic.objective=none"}, Overrides{"polychromic.share_prompts=off"},
-        Overrides{"lora.r=0", "polychromic.objective=none", "hf.recompute=true"},
-        Overrides{"grpo.start_step=1", "grpo.rewards=answer", "grpo.beta=0.1"}}) {
+       {Overrides{"lora.dropout=0.1"}, Overrides{"polychromic.share_prompts=off"},
+        Overrides{"lora.r=0", "hf.recompute=true"},
+        Overrides{"grpo.start_step=2", "grpo.max_completion_length=8", "grpo.rewards=answer", "grpo.beta=0.1"}}) {
     const config::LoadedConfig loaded = testing::small_polychromic_config(dir, test::with(plain, more));
     constexpr int64_t kSteps = 3;
     TensorRun whole(loaded, parallel::make_single_comm());
     whole.trainer.start_fresh();
     whole.trainer.run_steps(kSteps);
     std::vector<std::shared_ptr<parallel::Comm>> comms;
-    for (auto& comm : parallel::make_thread_comms(4)) comms.push_back(std::move(comm));
-    test::on_threads(4, [&](int rank) {
+    for (auto& comm : parallel::make_thread_comms(2)) comms.push_back(std::move(comm));
+    test::on_threads(2, [&](int rank) {
       TensorRun part(loaded, comms[static_cast<size_t>(rank)]);
       part.trainer.start_fresh();
       part.trainer.run_steps(kSteps);
@@ -119,7 +120,7 @@ TEST(TensorFineTuning, HasTheWeightsOfOneRank) {
       for (size_t i = 0; i < all.size(); ++i) {
         const at::Tensor expected = all[i].cut.part_of(whole.task->parameters().all()[i].master.detach());
         EXPECT_LE((all[i].master.detach() - expected).norm().item<double>(),
-                  1e-8 + 2e-6 * expected.norm().item<double>())
+                  1e-8 + 5e-6 * expected.norm().item<double>())
             << all[i].name << " with " << more.front();
       }
     });
