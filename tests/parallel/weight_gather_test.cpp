@@ -329,10 +329,12 @@ TEST(WeightGather, RanksHoldShares) {
     EXPECT_GT(spread, 5 * whole);
     int64_t registered = 0;
     for (const TensorEntry& entry : list_state(run).tensors) {
-      if (entry.role == StateRole::weight && entry.slice.flat != nullptr) registered += entry.tensor.numel();
+      if (entry.role == StateRole::weight && entry.part.split) registered += entry.tensor.numel();
     }
-    EXPECT_GE(registered, spread / 4);
     EXPECT_LE(registered, spread / 4 + 6 * 64);
+    const at::Tensor of_all = at::full({1}, registered, at::kLong);
+    comm.all_reduce(of_all);
+    EXPECT_EQ(of_all.item<int64_t>(), spread);
   });
 }
 

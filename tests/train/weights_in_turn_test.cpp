@@ -59,7 +59,7 @@ std::map<std::string, at::Tensor> stored_language(const fs::path& dir, const Ove
 }
 
 // Values of a metric, by step.
-std::map<int64_t, double> logged_values(const fs::path& dir, const std::string& key) {
+std::map<int64_t, double> logged_by_step(const fs::path& dir, const std::string& key) {
   std::ifstream file(dir / "small" / "metrics.jsonl");
   std::map<int64_t, double> out;
   for (std::string line; std::getline(file, line);) {
@@ -71,7 +71,7 @@ std::map<int64_t, double> logged_values(const fs::path& dir, const std::string& 
 
 void expect_same_curves(const fs::path& a, const fs::path& b, double tolerance) {
   for (const char* key : {"train/loss", "train/grad_norm_raw", "eval/loss"}) {
-    const auto one = logged_values(a, key), other = logged_values(b, key);
+    const auto one = logged_by_step(a, key), other = logged_by_step(b, key);
     ASSERT_EQ(one.size(), other.size()) << key;
     for (const auto& [step, value] : one) EXPECT_NEAR(other.at(step), value, tolerance * value) << key << " " << step;
   }
@@ -121,7 +121,7 @@ TEST(WeightsInTurnLife, AnyStageReadsTheCheckpoint) {
   const Overrides turns{"parallel.zero=3"};
   const fs::path alone = fresh_folder("alone");
   train_language(alone, 1, longer);
-  const auto expected = logged_values(alone, "train/loss");
+  const auto expected = logged_by_step(alone, "train/loss");
   struct Way {
     const char* name;
     int ranks;
@@ -134,10 +134,10 @@ TEST(WeightsInTurnLife, AnyStageReadsTheCheckpoint) {
     const fs::path dir = fresh_folder(way.name);
     train_language(dir, way.ranks, with(base, way.first));
     train_language(dir, way.then_ranks, with(longer, way.then));
-    for (const auto& [step, loss] : logged_values(dir, "train/loss")) {
+    for (const auto& [step, loss] : logged_by_step(dir, "train/loss")) {
       EXPECT_NEAR(loss, expected.at(step), 1e-6 * loss) << way.name << ", step " << step;
     }
-    EXPECT_EQ(logged_values(dir, "train/loss").rbegin()->first, 8);
+    EXPECT_EQ(logged_by_step(dir, "train/loss").rbegin()->first, 8);
     expect_same_language(alone, dir, longer, 1e-5);
   }
 }
