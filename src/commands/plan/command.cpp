@@ -325,6 +325,8 @@ Json plan_ranks(const PlanOptions& options, const PlanInput& one) {
 
 int run_plan(const PlanOptions& options) {
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
+  require(loaded.config.parallel.tensor == 1, ExitCode::usage,
+          "plan counts whole layers, but parallel.tensor = ", loaded.config.parallel.tensor, " cuts them; set it to 1");
   require(
       loaded.config.runtime.device != config::DeviceChoice::cpu, ExitCode::usage,
       "plan estimates training on a GPU, but runtime.device is 'cpu'; on the CPU 'hrm_train bench step' measures it");
