@@ -60,9 +60,17 @@ inline void on_threads(int ranks, const std::function<void(int rank)>& body) {
     });
   }
   for (auto& thread : threads) thread.join();
+  // First what went wrong by itself: the others only waited for that rank.
+  std::exception_ptr waited;
   for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const Error& each) {
+      if (each.code() != ExitCode::rank_failed) throw;
+      if (!waited) waited = error;
+    }
   }
+  if (waited) std::rethrow_exception(waited);
 }
 
 // A pointer to a Comm that lives longer.
