@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <tuple>
 
 #include "hrm/base/error.h"
 #include "hrm/models/decoder_lm.h"
@@ -217,13 +218,13 @@ struct Result {
 };
 
 Result trained(const MakeNet& make, const Ranks& ranks, int64_t zero, int64_t accumulation,
-               at::ScalarType dtype = at::kFloat) {
+               at::ScalarType dtype = at::kFloat, int64_t steps = 5) {
   Result result;
   test::on_ranks(ranks, [&](Comm& comm) {
     LmTraining run(make, comm, zero, dtype);
     std::vector<double> losses;
     Tensors first;
-    for (int64_t step = 0; step < 5; ++step) {
+    for (int64_t step = 0; step < steps; ++step) {
       losses.push_back(run.step(step, accumulation));
       if (step == 0) first = whole_state(run);
     }
@@ -263,19 +264,19 @@ TEST_P(WeightGatherTest, TrainsAsOneRank) {
 
 // Whatever travels, the sums are of the same terms in the same order.
 TEST_P(WeightGatherTest, SameBitsAsWholeWeights) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    // Sums of several micro-batches are grouped otherwise by zero 2 than by zero 0.
-    for (const auto& [accumulation, zero] : {std::pair{1, 0}, std::pair{2, 2}}) {
-      const Result whole = trained(GetParam().make, {Kind::threads, 2}, zero, accumulation, dtype);
-      const Result turns = trained(GetParam().make, {Kind::threads, 2}, 3, accumulation, dtype);
-      EXPECT_EQ(turns.losses, whole.losses) << dtype;
-      expect_near(turns.last, whole.last, 0, cat(c10::toString(dtype), " beside zero ", zero));
-    }
+  // Sums of several micro-batches are grouped otherwise by zero 2 than by zero 0.
+  for (const auto& [dtype, accumulation, zero] :
+       {std::tuple{at::kFloat, 1, 0}, std::tuple{at::kBFloat16, 1, 0}, std::tuple{at::kBFloat16, 2, 2}}) {
+    const Result whole = trained(GetParam().make, {Kind::threads, 2}, zero, accumulation, dtype, /*steps=*/2);
+    const Result turns = trained(GetParam().make, {Kind::threads, 2}, 3, accumulation, dtype, /*steps=*/2);
+    EXPECT_EQ(turns.losses, whole.losses) << dtype;
+    expect_near(turns.last, whole.last, 0, cat(c10::toString(dtype), " beside zero ", zero));
   }
 }
 
 // In bfloat16 other micro-batches round otherwise.
 TEST_P(WeightGatherTest, HalfPrecisionIsNearOneRank) {
+  if (GetParam().most_ranks < 4) return;
   const Result alone = trained(GetParam().make, {Kind::threads, 1}, 0, 1, at::kBFloat16);
   const Result several = trained(GetParam().make, {Kind::threads, 2}, 3, 2, at::kBFloat16);
   for (size_t i = 0; i < alone.losses.size(); ++i) {
