@@ -58,6 +58,30 @@ INSTANTIATE_TEST_SUITE_P(
         LanguageCase{"prototype", {"lm.style=prototype"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// What a rank of a training holds, and all that it is spared.
+TEST(LanguagePlanOfRanks, BlocksInTurnAreCounted) {
+  const Overrides base{"lm.arch=decoder", "lm.hidden_size=128",   "lm.layers=6",
+                       "lm.tied=false",   "parallel.bucket_mb=1", "precision.compute=bf16"};
+  const auto memory = [&](const Overrides& more) {
+    PlanInput in = language_ranks_input(with(base, more));
+    in.ranks = 4;
+    std::map<std::string, double> out;
+    for (const PlanItem& item : make_plan(in).memory) out[item.name] = item.value;
+    return out;
+  };
+  auto whole = memory({}), shares = memory({"parallel.zero=1"}), turns = memory({"parallel.zero=3"});
+  testing::SmallLanguage run(testing::fresh_folder("run"), with(base, {"parallel.zero=3"}),
+                             parallel::make_fake_comm(0, 4));
+  ASSERT_NE(run.trainer.weights(), nullptr);
+  EXPECT_EQ(turns["blocks in turn"], static_cast<double>(run.trainer.weights()->buffer_bytes()));
+  EXPECT_LT(turns["blocks in turn"], 0.8 * (shares["compute copies"] - turns["compute copies"]));
+  EXPECT_EQ(shares["compute copies"], whole["compute copies"]);
+  EXPECT_EQ(shares["blocks in turn"], 0);
+  EXPECT_EQ(turns["weights"], shares["weights"]);  // shares of the masters
+  EXPECT_LT(shares["weights"], 0.5 * whole["weights"]);
+  EXPECT_LT(turns["gradients"], shares["gradients"]);
+}
+
 // The decoder's blocks are through before the core's, those of the core after the last of their uses in the pass.
 TEST(LanguageBackward, IsDoneBlockByBlock) {
   const PlanInput decoder = language_ranks_input({"lm.arch=decoder", "lm.layers=4"});

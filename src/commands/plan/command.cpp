@@ -158,24 +158,25 @@ const char* kind_name(parallel::CommOperation::Kind kind) {
   return "broadcast";
 }
 
-// One row for what has the same purpose.
+// One row for what has the same purpose at one time, also where others travel between.
 Json exchanges_json(const RanksPlan& plan) {
   Json rows = Json::array();
   for (size_t i = 0; i < plan.exchanges.size(); ++i) {
     const StepExchange& exchange = plan.exchanges[i];
     const char* kind = kind_name(exchange.operation.kind);
-    if (rows.empty() || rows.back()["what"] != exchange.what || rows.back()["kind"] != kind) {
-      rows.push_back({{"what", exchange.what},
-                      {"kind", kind},
-                      {"moment", exchange.moment == StepExchange::Moment::in_backward      ? "backward pass"
-                                 : exchange.moment == StepExchange::Moment::before_forward ? "before the forward pass"
-                                 : exchange.moment == StepExchange::Moment::in_forward     ? "forward pass"
-                                                                                           : "after the backward pass"},
-                      {"calls", 0},
-                      {"bytes", 0},
-                      {"ms", 0.0}});
+    const char* moment = exchange.moment == StepExchange::Moment::in_backward      ? "backward pass"
+                         : exchange.moment == StepExchange::Moment::before_forward ? "before the forward pass"
+                         : exchange.moment == StepExchange::Moment::in_forward     ? "forward pass"
+                                                                                   : "after the backward pass";
+    size_t place = rows.size();
+    for (size_t row = rows.size(); row-- > 0 && rows[row]["moment"] == moment;) {
+      if (rows[row]["what"] == exchange.what && rows[row]["kind"] == kind) place = row;
     }
-    Json& row = rows.back();
+    if (place == rows.size()) {
+      rows.push_back(
+          {{"what", exchange.what}, {"kind", kind}, {"moment", moment}, {"calls", 0}, {"bytes", 0}, {"ms", 0.0}});
+    }
+    Json& row = rows[place];
     row["calls"] = row["calls"].get<int64_t>() + 1;
     row["bytes"] = row["bytes"].get<int64_t>() + exchange.operation.bytes;
     row["ms"] = row["ms"].get<double>() + plan.exchange_ms[i];
