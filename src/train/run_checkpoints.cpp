@@ -78,7 +78,8 @@ void RunCheckpoints::save(const checkpoint::CheckpointMeta& meta) {
   saver_->await_turn();
   settle(/*patience_s=*/0);
   // Other ranks' screens and logs have errors alone.
-  if (!failure_.empty() && comm_.main()) log::warn(failure_, "; training continues, the next checkpoint takes its place");
+  if (!failure_.empty() && comm_.main())
+    log::warn(failure_, "; training continues, the next checkpoint takes its place");
   std::string folder;
   if (comm_.main()) {
     saver_->drop();  // when the commit is through
