@@ -20,10 +20,10 @@
 namespace hrm {
 namespace {
 
-constexpr int64_t kVocabulary = 96, kSteps = 5;
+constexpr int64_t kTokenIds = 96, kSteps = 5;
 constexpr uint64_t kSeed = 3;
 
-struct Case {
+struct CutCase {
   const char* name;
   std::function<void(models::DecoderOptions&)> change = [](models::DecoderOptions&) {};
   int64_t rows = 2, length = 12, accumulation = 1;
@@ -38,8 +38,8 @@ struct Case {
   models::EncoderKind encoder = models::EncoderKind::transformer;
 };
 
-models::DecoderOptions decoder_options(const Case& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
-  models::DecoderOptions options{.vocabulary = kVocabulary,
+models::DecoderOptions cut_decoder_options(const CutCase& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
+  models::DecoderOptions options{.vocabulary = kTokenIds,
                                  .width = 64,
                                  .layers = 2,
                                  .heads = 8,
@@ -57,9 +57,9 @@ struct Model {
   std::unique_ptr<nn::LoraSet> lora;
 };
 
-std::shared_ptr<models::LanguageModel> make_hrm(const Case& c, std::shared_ptr<const nn::TensorAcross> across) {
+std::shared_ptr<models::LanguageModel> make_hrm(const CutCase& c, std::shared_ptr<const nn::TensorAcross> across) {
   models::ModernLmOptions o;
-  o.decoder = decoder_options(c, std::move(across));
+  o.decoder = cut_decoder_options(c, std::move(across));
   o.lm.core = {.width = o.decoder.width, .h_len = 2, .l_len = 3, .h_cycles = 2, .l_steps = 2, .halting = true};
   o.lm.bridge = *c.bridge;
   o.lm.prefix_len = 3;
@@ -70,12 +70,12 @@ std::shared_ptr<models::LanguageModel> make_hrm(const Case& c, std::shared_ptr<c
   return models::make_modern_lm(o, at::kCPU);
 }
 
-Model make_model(const Case& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
+Model make_model(const CutCase& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
   Model model;
   if (c.bridge) {
     model.lm = make_hrm(c, std::move(across));
   } else {
-    model.lm = std::make_shared<models::DecoderLm>(decoder_options(c, std::move(across)), at::kCPU);
+    model.lm = std::make_shared<models::DecoderLm>(cut_decoder_options(c, std::move(across)), at::kCPU);
   }
   if (c.lora == 0) {
     model.lm->initialise(kSeed, at::kFloat);
@@ -83,7 +83,7 @@ Model make_model(const Case& c, std::shared_ptr<const nn::TensorAcross> across =
   }
   nn::init_parameters(*model.lm, kSeed);
   nn::LoraOptions options{.rank = c.lora, .dropout = c.dropout, .seed = 5, .modules_to_save = c.saved};
-  if (decoder_options(c).form.joined_weights) options.targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
+  if (cut_decoder_options(c).form.joined_weights) options.targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
   model.lora = std::make_unique<nn::LoraSet>(*model.lm, options, at::kCPU);
   model.lora->initialise(kSeed);
   // B begins as zeros, with which A would have no gradient.
@@ -104,18 +104,18 @@ struct Trace {
   std::vector<std::vector<at::Tensor>> gradients;  // of each parameter
 };
 
-at::Tensor ids_of(const Case& c, int64_t seed) {
-  return (at::arange(c.rows * c.length, at::kLong) * (7 + seed) + seed * 5).remainder(kVocabulary).view({c.rows, -1});
+at::Tensor ids_of(const CutCase& c, int64_t seed) {
+  return (at::arange(c.rows * c.length, at::kLong) * (7 + seed) + seed * 5).remainder(kTokenIds).view({c.rows, -1});
 }
 
-at::Tensor loss_of(models::LanguageModel& model, const Case& c, int64_t seed) {
+at::Tensor loss_of(models::LanguageModel& model, const CutCase& c, int64_t seed) {
   models::LanguageInputs inputs{.ids = ids_of(c, seed)};
   if (c.documents) {
     inputs.documents = at::arange(c.length, at::kInt).ge(c.length / 3).to(at::kInt).expand({c.rows, -1}).contiguous();
     inputs.most_documents = 2;
   }
   if (c.bridge) {
-    inputs.prompt_ids = (at::arange(c.rows * 7, at::kLong) * (5 + seed)).remainder(kVocabulary).view({c.rows, 7});
+    inputs.prompt_ids = (at::arange(c.rows * 7, at::kLong) * (5 + seed)).remainder(kTokenIds).view({c.rows, 7});
     inputs.prompt_mask = at::ones({c.rows, 7}, at::kBool);
     inputs.prompt_mask[0].narrow(0, 4, 3).fill_(false);
     inputs.earlier_cycles = true;
@@ -128,7 +128,7 @@ at::Tensor loss_of(models::LanguageModel& model, const Case& c, int64_t seed) {
       .loss;
 }
 
-Trace train(const Model& cut, const Case& c, parallel::Comm* comm) {
+Trace train(const Model& cut, const CutCase& c, parallel::Comm* comm) {
   models::LanguageModel& model = *cut.lm;
   nn::ParameterSet& parameters = model.parameter_set();
   const auto optimizer = optim::make_optimizer({.name = config::OptimizerKind::sgd, .momentum = 0.9},
@@ -167,13 +167,13 @@ constexpr double kClose = 1e-6;
 
 // The more parts, the more roundings. Gradients of norms are small differences of large sums, those of adapters come
 // through two products, and those of HRM language models through cycles, most of all the gate's.
-double tolerance(const std::string& parameter, const Case& c) {
+double tolerance(const std::string& parameter, const CutCase& c) {
   const auto is_of = [&](const char* part) { return parameter.find(part) != std::string::npos; };
   const double of_model = c.bridge ? (is_of("gate.") ? 40 : 8) : 1;
   return kClose * c.ranks / 2 * of_model * (is_of("norm") ? 4 : is_of("lora") ? 2 : 1);
 }
 
-void expect_same_training(const Trace& part, const Trace& whole, const nn::ParameterSet& parameters, const Case& c) {
+void expect_same_training(const Trace& part, const Trace& whole, const nn::ParameterSet& parameters, const CutCase& c) {
   for (size_t step = 0; step < whole.losses.size(); ++step) {
     EXPECT_NEAR(part.losses[step] / whole.losses[step], 1, kClose) << "step " << step;
     EXPECT_NEAR(part.norms[step] / whole.norms[step], 1, kClose) << "step " << step;
@@ -190,13 +190,13 @@ void expect_same_training(const Trace& part, const Trace& whole, const nn::Param
   }
 }
 
-class TensorParallel : public testing::TestWithParam<Case> {};
-void PrintTo(const Case& c, std::ostream* out) {
+class TensorParallel : public testing::TestWithParam<CutCase> {};
+void PrintTo(const CutCase& c, std::ostream* out) {
   *out << c.name;
 }
 
 TEST_P(TensorParallel, TrainsAsTheWhole) {
-  const Case& c = GetParam();
+  const CutCase& c = GetParam();
   const Model whole = make_model(c);
   std::vector<at::Tensor> begin;
   for (const nn::Parameter& parameter : whole.lm->parameter_set().all()) begin.push_back(parameter.master.clone());
@@ -219,37 +219,38 @@ TEST_P(TensorParallel, TrainsAsTheWhole) {
 INSTANTIATE_TEST_SUITE_P(
     Cases, TensorParallel,
     testing::Values(
-        Case{.name = "tied"}, Case{.name = "untied", .change = [](auto& o) { o.tied = false; }, .ranks = 4},
-        Case{.name = "recompute", .change = [](auto& o) { o.recompute = true; }},
-        Case{.name = "three_micro_batches", .accumulation = 3},
-        Case{.name = "window", .change = [](auto& o) { o.window = 4; }}, Case{.name = "documents", .documents = true},
-        Case{.name = "odd_tokens", .rows = 3, .length = 7, .ranks = 4},
-        Case{.name = "other_forms",
-             .change =
-                 [](auto& o) {
-                   o.qk_norm = false;
-                   o.form = {.qkv_bias = true, .gelu_gate = true, .scaled_embedding = true, .centred_norms = true};
-                 }},
-        Case{.name = "odd_vocabulary", .change = [](auto& o) { o.vocabulary = kVocabulary + 3; }, .ranks = 4},
-        Case{.name = "lora", .lora = 3}, Case{.name = "lora_4", .ranks = 4, .lora = 2, .saved = {"norm"}},
-        Case{.name = "lora_dropout", .accumulation = 2, .lora = 3, .dropout = 0.3},
-        Case{.name = "lora_recompute",
-             .change = [](auto& o) { o.recompute = true; },
-             .lora = 2,
-             .dropout = 0.3,
-             .saved = {"embed_tokens"}},
-        Case{.name = "lora_joined", .change = [](auto& o) { o.form.joined_weights = true; }, .lora = 2},
-        Case{.name = "prefix", .bridge = models::Bridge::prefix},
-        Case{.name = "cross_attention", .ranks = 4, .bridge = models::Bridge::cross_attention},
-        Case{.name = "cross_recompute",
-             .change = [](auto& o) { o.recompute = true; },
-             .accumulation = 2,
-             .bridge = models::Bridge::cross_attention},
-        Case{.name = "mamba2", .bridge = models::Bridge::prefix, .encoder = models::EncoderKind::mamba2},
-        Case{.name = "no_groups", .change = [](auto& o) { o.kv_heads = 8; }, .ranks = 4}));
+        CutCase{.name = "tied"}, CutCase{.name = "untied", .change = [](auto& o) { o.tied = false; }, .ranks = 4},
+        CutCase{.name = "recompute", .change = [](auto& o) { o.recompute = true; }},
+        CutCase{.name = "three_micro_batches", .accumulation = 3},
+        CutCase{.name = "window", .change = [](auto& o) { o.window = 4; }},
+        CutCase{.name = "documents", .documents = true},
+        CutCase{.name = "odd_tokens", .rows = 3, .length = 7, .ranks = 4},
+        CutCase{.name = "other_forms",
+                .change =
+                    [](auto& o) {
+                      o.qk_norm = false;
+                      o.form = {.qkv_bias = true, .gelu_gate = true, .scaled_embedding = true, .centred_norms = true};
+                    }},
+        CutCase{.name = "odd_vocabulary", .change = [](auto& o) { o.vocabulary = kTokenIds + 3; }, .ranks = 4},
+        CutCase{.name = "lora", .lora = 3}, CutCase{.name = "lora_4", .ranks = 4, .lora = 2, .saved = {"norm"}},
+        CutCase{.name = "lora_dropout", .accumulation = 2, .lora = 3, .dropout = 0.3},
+        CutCase{.name = "lora_recompute",
+                .change = [](auto& o) { o.recompute = true; },
+                .lora = 2,
+                .dropout = 0.3,
+                .saved = {"embed_tokens"}},
+        CutCase{.name = "lora_joined", .change = [](auto& o) { o.form.joined_weights = true; }, .lora = 2},
+        CutCase{.name = "prefix", .bridge = models::Bridge::prefix},
+        CutCase{.name = "cross_attention", .ranks = 4, .bridge = models::Bridge::cross_attention},
+        CutCase{.name = "cross_recompute",
+                .change = [](auto& o) { o.recompute = true; },
+                .accumulation = 2,
+                .bridge = models::Bridge::cross_attention},
+        CutCase{.name = "mamba2", .bridge = models::Bridge::prefix, .encoder = models::EncoderKind::mamba2},
+        CutCase{.name = "no_groups", .change = [](auto& o) { o.kv_heads = 8; }, .ranks = 4}));
 
 // The greedy continuation of prompts of several lengths.
-std::vector<at::Tensor> continued(const Model& model, const Case& c, int64_t steps) {
+std::vector<at::Tensor> continued(const Model& model, const CutCase& c, int64_t steps) {
   const at::NoGradGuard no_grad;
   const at::Tensor ids = ids_of(c, 1), lengths = at::arange(c.length - c.rows + 1, c.length + 1, at::kLong);
   models::DecodeCache cache = model.lm->make_cache(c.rows, c.length + steps);
@@ -267,12 +268,12 @@ std::vector<at::Tensor> continued(const Model& model, const Case& c, int64_t ste
 }
 
 TEST(TensorDecoding, ContinuesAsTheWhole) {
-  for (const Case& c :
-       {Case{.name = "plain", .rows = 3},
-        Case{.name = "window", .change = [](auto& o) { o.window = 4; }, .rows = 3, .ranks = 4},
-        Case{.name = "odd", .change = [](auto& o) { o.vocabulary = 99; }, .rows = 3, .ranks = 4},
-        Case{.name = "lora", .rows = 3, .lora = 2}, Case{.name = "prefix", .rows = 3, .bridge = models::Bridge::prefix},
-        Case{.name = "cross", .rows = 3, .bridge = models::Bridge::cross_attention}}) {
+  for (const CutCase& c : {CutCase{.name = "plain", .rows = 3},
+                           CutCase{.name = "window", .change = [](auto& o) { o.window = 4; }, .rows = 3, .ranks = 4},
+                           CutCase{.name = "odd", .change = [](auto& o) { o.vocabulary = 99; }, .rows = 3, .ranks = 4},
+                           CutCase{.name = "lora", .rows = 3, .lora = 2},
+                           CutCase{.name = "prefix", .rows = 3, .bridge = models::Bridge::prefix},
+                           CutCase{.name = "cross", .rows = 3, .bridge = models::Bridge::cross_attention}}) {
     const std::vector<at::Tensor> expected = continued(make_model(c), c, 6);
     test::on_ranks({test::Kind::threads, c.ranks}, [&](parallel::Comm& comm) {
       const auto got = continued(make_model(c, parallel::make_tensor_across(test::borrowed(comm))), c, 6);
@@ -286,13 +287,13 @@ TEST(TensorDecoding, ContinuesAsTheWhole) {
 
 // Log-probabilities and entropies over a vocabulary that is cut, and the gradient of the head's input.
 TEST(TensorLogProbs, AreThoseOfTheWholeVocabulary) {
-  const Case c{.name = "odd",
-               .change =
-                   [](auto& o) {
-                     o.vocabulary = 99;
-                     o.tied = false;
-                   },
-               .ranks = 4};
+  const CutCase c{.name = "odd",
+                  .change =
+                      [](auto& o) {
+                        o.vocabulary = 99;
+                        o.tied = false;
+                      },
+                  .ranks = 4};
   const auto scores = [&](const Model& model) {
     const at::Tensor ids = ids_of(c, 2), hidden = model.lm->forward({.ids = ids_of(c, 1)}).hidden;
     const objectives::TokenLogProbs out =
