@@ -53,7 +53,10 @@ class Rows : public Stateful {
 class RunCheckpointsTest : public ::testing::Test {
  protected:
   RunCheckpointsTest() { log::set_level(log::Level::error); }
-  ~RunCheckpointsTest() override { failpoint::arm(""); }
+  ~RunCheckpointsTest() override {
+    failpoint::arm("");
+    log::set_level(log::Level::info);  // for the program's other tests
+  }
 
   void on_ranks(int ranks, int groups, const std::function<void(parallel::Comm&, Rows&, RunCheckpoints&)>& body) {
     const auto comms = parallel::make_thread_comms(ranks);
