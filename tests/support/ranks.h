@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "hrm/base/error.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/parallel/rendezvous.h"
 
