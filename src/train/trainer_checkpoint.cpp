@@ -112,6 +112,12 @@ void Trainer::stop_diverged(int64_t step) {
   facts.step = step;
   alive("checkpoint");
   try {
+    // What is on its way: the run resumes from it.
+    checkpoints_->finish(kPatienceAtStop);
+  } catch (const Error& e) {
+    log::warn("the last checkpoint could not be written: ", e.what());
+  }
+  try {
     dump = checkpoints_->dump(run_dir_ / "diverged", facts).string();
     dump = cat("the weights before it and the state are in '", dump, "'");
   } catch (const Error& e) {
