@@ -21,6 +21,7 @@ TensorGradients::TensorGradients(nn::ParameterSet& parameters, Comm& comm) : par
     if (summed) std::tie(summed_, size_to_sum) = std::tuple(gradients_.size(), size);
   }
   joined_ = at::zeros({size}, parameters.flat_grad().options());
+  moved_ = at::zeros({2}, joined_.options().dtype(at::kDouble));
   to_sum_ = joined_.narrow(0, 0, size_to_sum);
   int64_t offset = 0;
   for (const at::Tensor& gradient : gradients_) {
@@ -54,6 +55,15 @@ optim::GradNorm TensorGradients::global_norm(double max_norm, const optim::GradN
     comm_.all_gather(all, own);
   }
   return optim::global_norm(all, max_norm, 2, extras);
+}
+
+void TensorGradients::step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale,
+                           const at::Tensor& skip, const at::Tensor& update_ratio) const {
+  optimizer.step(lr, grad_scale, skip, moved_);
+  comm_.all_reduce_in_step(moved_);
+  // Both are 0 for a skip.
+  const at::Tensor ratio = at::sqrt(moved_.select(0, 0) / moved_.select(0, 1));
+  at::Tensor(update_ratio).copy_(at::where(moved_.select(0, 1) > 0, ratio, at::zeros_like(ratio)));
 }
 
 }  // namespace hrm::parallel

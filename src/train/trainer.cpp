@@ -376,6 +376,8 @@ void Trainer::device_step() {
     const at::Tensor ratio = extra.select(0, kUpdateRatio);
     if (shards_) {
       shards_->step(*optimizer_, lr_, norm.coef, skip_, ratio);
+    } else if (cut_gradients_) {
+      cut_gradients_->step(*optimizer_, lr_, norm.coef, skip_, ratio);
     } else {
       optimizer_->step(lr_, norm.coef, skip_, ratio);
       parameters.refresh_fake_quantized();

@@ -203,10 +203,10 @@ TEST(MeshCheckpoints, EveryMeshGoesOnFromEveryOther) {
                                     {"tensor_2_data_2", 4, {"parallel.tensor=2"}},
                                     {"zero_2", 2, {"parallel.zero=2"}},
                                     {"zero_3", 4, {"parallel.zero=3"}}};
-  const Overrides settings{"lm.arch=decoder",  "lm.num_heads=4",     "lm.hidden_size=32",   "lm.inner=64",
-                           "lm.tied=false",    "data.encoder_len=0", "data.decoder_len=24", "data.train={text}",
-                           "optim.ema=0.9",    "train.steps=2",      "train.log_every=1",   "eval.max_samples=8",
-                           "runtime.threads=1"};
+  const Overrides settings{"lm.arch=decoder",   "lm.num_heads=4",          "lm.hidden_size=32",   "lm.inner=64",
+                           "lm.tied=false",     "data.encoder_len=0",      "data.decoder_len=24", "data.train={text}",
+                           "optim.ema=0.9",     "train.steps=2",           "train.log_every=2",   "eval.max_samples=8",
+                           "runtime.threads=1", "train.checkpoint_every=1"};
   const std::filesystem::path dir = testing::fresh_folder("meshes");
   const auto on_mesh = [&](const Layout& layout, const std::function<void(TensorRun&, parallel::Comm&)>& body) {
     std::vector<std::shared_ptr<parallel::Comm>> comms;

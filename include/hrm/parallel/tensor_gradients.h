@@ -7,6 +7,7 @@
 
 #include "hrm/nn/parameter.h"
 #include "hrm/optim/clip.h"
+#include "hrm/optim/optimizer.h"
 #include "hrm/parallel/comm.h"
 
 namespace hrm::parallel {
@@ -24,6 +25,10 @@ class TensorGradients {
   // After sum(): the norm of the gradients of all parts, each element counted once, as optim::global_norm of the whole
   // model up to rounding.
   optim::GradNorm global_norm(double max_norm, const optim::GradNormExtras& extras) const;
+  // optimizer.step() on this part. update_ratio: 0-dim float64 as there, over all parts; parameters that all parts hold
+  // count once for each part.
+  void step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale, const at::Tensor& skip,
+            const at::Tensor& update_ratio) const;
 
  private:
   nn::ParameterSet& parameters_;
@@ -32,6 +37,7 @@ class TensorGradients {
   std::vector<at::Tensor> gradients_, places_;
   size_t summed_ = 0;           // how many are added
   at::Tensor joined_, to_sum_;  // (n) float32, and the part of it that is added
+  at::Tensor moved_;            // (2) float64: what the update ratio is made of
 };
 
 }  // namespace hrm::parallel
