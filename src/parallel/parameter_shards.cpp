@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hrm/base/error.h"
+#include "parallel/over_ranks.h"
 
 namespace hrm::parallel {
 namespace {
@@ -156,18 +157,8 @@ optim::ParameterGroup ParameterShards::group(double weight_decay) const {
 }
 
 optim::GradNorm ParameterShards::global_norm(double max_norm, const optim::GradNormExtras& extras) const {
-  // The norm of the ranks' norms. Each is two numbers whose squares add up to the norm's square in float64. One number
-  // would be rounded, and clipping that differs in its last bit makes a training diverge from one without shards.
   const at::Tensor norm = at::linalg_vector_norm(gradients_, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
-  const at::Tensor most = (norm * (1 - 0x1p-23)).to(at::kFloat);  // not above the norm
-  const at::Tensor rest = at::sqrt((norm - most) * (norm + most)).to(at::kFloat);
-  const at::Tensor own = at::stack({most, at::where(at::isfinite(most), rest, at::zeros_like(rest))});
-  const at::Tensor all = at::empty({2 * comm_.ranks()}, own.options());
-  {
-    const StepClock::Wait waiting(comm_.clock());
-    comm_.all_gather(all, own);
-  }
-  return optim::global_norm(all, max_norm, 2, extras);
+  return norm_over_ranks(comm_, norm, max_norm, extras);
 }
 
 void ParameterShards::step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale,
@@ -175,10 +166,7 @@ void ParameterShards::step(optim::Optimizer& optimizer, const at::Tensor& lr, co
   optimizer.step(lr, grad_scale, skip, moved_);
   gather();
   parameters_.refresh_compute();
-  comm_.all_reduce_in_step(moved_);
-  // Both are 0 for a skip.
-  const at::Tensor ratio = at::sqrt(moved_.select(0, 0) / moved_.select(0, 1));
-  at::Tensor(update_ratio).copy_(at::where(moved_.select(0, 1) > 0, ratio, at::zeros_like(ratio)));
+  ratio_over_ranks(comm_, moved_, update_ratio);
 }
 
 void ParameterShards::gather() {

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "hrm/base/error.h"
+#include "parallel/over_ranks.h"
 
 namespace hrm::parallel {
 
@@ -45,25 +46,13 @@ optim::GradNorm TensorGradients::global_norm(double max_norm, const optim::GradN
   };
   at::Tensor norm = norm_of(parameters_.flat_grad());
   if (!comm_.main()) norm = (norm.square() - norm_of(joined_).square()).clamp_min(0).sqrt();
-  // As ParameterShards::global_norm: two numbers whose squares add up to the norm's square in float64.
-  const at::Tensor most = (norm * (1 - 0x1p-23)).to(at::kFloat);
-  const at::Tensor rest = at::sqrt((norm - most) * (norm + most)).to(at::kFloat);
-  const at::Tensor own = at::stack({most, at::where(at::isfinite(most), rest, at::zeros_like(rest))});
-  const at::Tensor all = at::empty({2 * comm_.ranks()}, own.options());
-  {
-    const StepClock::Wait waiting(comm_.clock());
-    comm_.all_gather(all, own);
-  }
-  return optim::global_norm(all, max_norm, 2, extras);
+  return norm_over_ranks(comm_, norm, max_norm, extras);
 }
 
 void TensorGradients::step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale,
                            const at::Tensor& skip, const at::Tensor& update_ratio) const {
   optimizer.step(lr, grad_scale, skip, moved_);
-  comm_.all_reduce_in_step(moved_);
-  // Both are 0 for a skip.
-  const at::Tensor ratio = at::sqrt(moved_.select(0, 0) / moved_.select(0, 1));
-  at::Tensor(update_ratio).copy_(at::where(moved_.select(0, 1) > 0, ratio, at::zeros_like(ratio)));
+  ratio_over_ranks(comm_, moved_, update_ratio);
 }
 
 }  // namespace hrm::parallel
