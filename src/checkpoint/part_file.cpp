@@ -52,7 +52,13 @@ PartFile::PartFile(const std::filesystem::path& path, const FileFact& fact, cons
   require(file_.size() == fact.bytes, ExitCode::checkpoint, name_, " has ", file_.size(), " bytes instead of ",
           fact.bytes);
   const auto read_bytes = [this](uint64_t offset, std::span<std::byte> into) { read(offset, into); };
-  SafetensorsHeader header = read_safetensors_header(file_.size(), read_bytes, name_, ExitCode::checkpoint);
+  SafetensorsHeader header;
+  try {
+    header = read_safetensors_header(file_.size(), read_bytes, name_, ExitCode::checkpoint);
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::checkpoint) verify();  // which says it in plain words where bytes have changed
+    throw;
+  }
   metadata_ = std::move(header.metadata);
   if (number) {
     const std::string stored = metadata_[kNumber], expected = number_text(*number);

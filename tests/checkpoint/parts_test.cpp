@@ -415,6 +415,15 @@ TEST(PartsDamage, TruncatedAndChangedParts) {
   const std::string before = digest_state(third);
   expect_error(ExitCode::checkpoint, {kThird + " is damaged"}, [&] { load_checkpoint(changed.dir, third); });
   EXPECT_EQ(digest_state(third), before) << "a refused checkpoint changes nothing";
+
+  // A header that is no JSON any more is called damaged, too, not parsed wrongly.
+  Spoilt header;
+  {
+    std::fstream file(header.dir / kThird, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(8);
+    file.put('x');
+  }
+  header.expect_refused({kThird + " is damaged: its digest does not fit"});
 }
 
 // Many changes of single bytes: none goes unnoticed, and none ends the process.
