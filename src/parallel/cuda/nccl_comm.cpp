@@ -1,18 +1,24 @@
 #include "hrm/parallel/nccl_comm.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/streams.h"
 
 namespace hrm::parallel {
@@ -110,6 +116,23 @@ class DeviceProgress {
   std::array<Operation, 256> operations_;
 };
 
+// How NCCL treats captured operations, unless the environment says otherwise.
+struct GraphSettings {
+  bool mixes;  // operations outside of graphs may start while a graph with some is under way
+
+  GraphSettings() {
+    // NCCL makes the tensors of captured operations known to the other GPUs, which then read and write them in place.
+    // With segments that grow, replays of all-to-all and of sending hang from 16 MiB on (NCCL 2.28.9, two H200).
+    if (c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments()) {
+      setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
+    }
+    // An operation of a few bytes takes 7 instead of 23 us in a graph that need not be mixed with other work.
+    constexpr const char* kMixing = "NCCL_GRAPH_MIXING_SUPPORT";
+    setenv(kMixing, "0", /*overwrite=*/0);
+    mixes = std::string_view(std::getenv(kMixing)) != "0";
+  }
+};
+
 class NcclComm : public Comm {
  public:
   NcclComm(std::shared_ptr<Comm> cpu, at::Device device)
@@ -139,9 +162,12 @@ class NcclComm : public Comm {
                                                  : communication_stream(device_.index())),
         progress_(group.priority == Priority::urgent ? nullptr : std::make_unique<DeviceProgress>()),
         axis_(group.name),
-        version_(whole.version_) {
+        version_(whole.version_),
+        blocks_(group.blocks) {
     const c10::cuda::CUDAGuard guard(device_);
-    check(ncclCommSplit(whole.comm_, group.members.front(), rank(), &comm_, /*config=*/nullptr), "the start");
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (blocks_ > 0) config.maxCTAs = blocks_;
+    check(ncclCommSplit(whole.comm_, group.members.front(), rank(), &comm_, &config), "the start");
   }
 
   ~NcclComm() override {
@@ -235,6 +261,7 @@ class NcclComm : public Comm {
   }
 
   void barrier() override { cpu_->barrier(); }
+  int blocks() const override { return blocks_; }
   std::string progress() const override { return progress_ ? progress_->text() : ""; }
   std::unique_ptr<Comm> split(const Subgroup& group) override {
     place_in(group);
@@ -263,6 +290,7 @@ class NcclComm : public Comm {
     require(tensor.is_contiguous() && tensor.device() == device_, ExitCode::unexpected, what, " of a tensor on ",
             tensor.device().str(), " with gaps, or by a rank of ", device_.str());
     const c10::cuda::CUDAGuard guard(device_);
+    if (!graphs_.mixes) wait_for_replays();
     CUDAEvent ready, done;
     ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
     ready.block(side_);
@@ -271,6 +299,16 @@ class NcclComm : public Comm {
     if (progress_) progress_->end(number, side_.stream());
     done.record(side_);
     return std::make_unique<Ordered>(tensor, others, std::move(done));
+  }
+
+  // Outside of a capture: until the graphs that were launched are done.
+  void wait_for_replays() {
+    const uint64_t launches = graph_launches();
+    if (launches == launches_ || c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
+      return;
+    }
+    c10::cuda::device_synchronize();
+    launches_ = launches;
   }
 
   void check(ncclResult_t result, const char* what) const {
@@ -283,9 +321,12 @@ class NcclComm : public Comm {
   std::shared_ptr<Comm> cpu_;
   at::Device device_;
   CUDAStream side_;
+  GraphSettings graphs_;  // before comm_: NCCL reads them once
+  uint64_t launches_ = 0;
   ncclComm_t comm_ = nullptr;
   std::unique_ptr<DeviceProgress> progress_;  // null where operations are not marked
   std::string axis_, version_;
+  int blocks_ = 0;
 };
 
 }  // namespace
