@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hrm/base/error.h"
+#include "hrm/ops/grad_norm.h"
 #include "parallel/over_ranks.h"
 
 namespace hrm::parallel {
@@ -157,8 +158,7 @@ optim::ParameterGroup ParameterShards::group(double weight_decay) const {
 }
 
 optim::GradNorm ParameterShards::global_norm(double max_norm, const optim::GradNormExtras& extras) const {
-  const at::Tensor norm = at::linalg_vector_norm(gradients_, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
-  return norm_over_ranks(comm_, norm, max_norm, extras);
+  return norm_over_ranks(comm_, ops::float64_norm(gradients_), max_norm, extras);
 }
 
 void ParameterShards::step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale,

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "hrm/base/error.h"
+#include "hrm/ops/grad_norm.h"
 #include "parallel/over_ranks.h"
 
 namespace hrm::parallel {
@@ -41,11 +42,10 @@ void TensorGradients::sum() {
 }
 
 optim::GradNorm TensorGradients::global_norm(double max_norm, const optim::GradNormExtras& extras) const {
-  const auto norm_of = [](const at::Tensor& t) {
-    return at::linalg_vector_norm(t, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
-  };
-  at::Tensor norm = norm_of(parameters_.flat_grad());
-  if (!comm_.main()) norm = (norm.square() - norm_of(joined_).square()).clamp_min(0).sqrt();
+  at::Tensor norm = ops::float64_norm(parameters_.flat_grad());
+  if (!comm_.main() && joined_.numel() > 0) {
+    norm = (norm.square() - ops::float64_norm(joined_).square()).clamp_min(0).sqrt();
+  }
   return norm_over_ranks(comm_, norm, max_norm, extras);
 }
 
