@@ -92,6 +92,8 @@ class Trainer : public Stateful {
   // Trains this many further steps and nothing else: no evaluation, no checkpoint, no trace, no stop by signal, and not
   // bounded by the configured number. What `bench step` times. Throws as run().
   void run_steps(int64_t count);
+  // Waits for the device and reads the metrics of all steps so far.
+  void wait_for_metrics() { collect_metrics(/*wait=*/true); }
 
   // Everything that a resume needs: step counters, task, optimizer, averages, the open metrics window.
   void visit_state(StateVisitor& visitor) override;
