@@ -24,17 +24,14 @@
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
-#include "hrm/build_config.h"
 #include "hrm/commands/commands.h"
 #include "hrm/metrics/metric_text.h"
+#include "hrm/ops/leave_multiprocessors.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/parallel/launch.h"
 #include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/device.h"
 #include "train/ranks.h"
-#if HRM_WITH_CUDA
-#include "ops/cuda/sm90/tensor_map.h"
-#endif
 
 namespace hrm::commands {
 namespace {
@@ -267,6 +264,7 @@ int measure_all(const BenchCommOptions& options, const parallel::Launch& launch,
   json["ranks"] = launch.ranks;
   json["nodes"] = launch.nodes;
   json["urgent"] = options.urgent;
+  json["allocator"] = options.allocator;
   json["description"] = world.describe();
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
   if (comm.main()) {
@@ -279,10 +277,8 @@ int measure_all(const BenchCommOptions& options, const parallel::Launch& launch,
     if (options.ops != "all" && options.ops != collective.name) continue;
     json[collective.key] = measure_sizes(collective, options, device, comm, what, why_not_captured);
   }
-#if HRM_WITH_CUDA
-  if (device.is_cuda()) ops::cuda::sm90::leave_multiprocessors(static_cast<int>(options.leave));
-#endif
   if (options.beside) {
+    const ops::LeaveMultiprocessors leave(static_cast<int>(options.leave));
     json["left_multiprocessors"] = options.leave;
     json["beside"] = measure_beside(device, comm, why_not_captured);
   }
@@ -304,6 +300,7 @@ int run_bench_comm(const BenchCommOptions& options) {
           "torchrun --no-python --nproc-per-node=2 hrm_train bench comm");
   config::Config config;
   config.runtime.device = config::value_of_name<config::DeviceChoice>(options.device);
+  config.runtime.allocator = config::value_of_name<config::GpuAllocator>(options.allocator);
   config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(options.meet_timeout_s));
   return train::run_as_ranks(launch, config, {.run = "bench comm"}, [&](train::Ranks& ranks) {
     const Runtime runtime = train::start_device(ranks, config);
