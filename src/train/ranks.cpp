@@ -157,7 +157,8 @@ Runtime start_device(Ranks& ranks, const config::Config& config) {
 }
 
 std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config) {
-  const parallel::MeshShape shape{.tensor = static_cast<int>(config.parallel.tensor)};
+  const parallel::MeshShape shape{.tensor = static_cast<int>(config.parallel.tensor),
+                                  .tensor_blocks = static_cast<int>(config.parallel.comm_blocks)};
   return std::make_shared<parallel::Mesh>(ranks.comm, shape);
 }
 
