@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "hrm/ops/leave_multiprocessors.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
 
@@ -116,10 +115,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     const Range own = places.own();
     const at::Tensor y = at::empty({tokens, weight.size(0)}, rows.options());
     const Gathering gathering = start_gather(*across, rows);
-    {
-      const ops::LeaveMultiprocessors beside(across->blocks());
-      product(own.of(y), rows.narrow(0, 0, places.own_rows()), weight);
-    }
+    product(own.of(y), rows.narrow(0, 0, places.own_rows()), weight);
     gathering.moving->wait();
     for (const Range& range : places.others()) product(range.of(y), range.of(gathering.all), weight);
     ctx->save_for_backward({gathering.all.narrow(0, 0, tokens), weight});
@@ -144,11 +140,8 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     Sending sending(across, places, weight.size(1), grad.options());
     for (const Range& range : places.others()) product_back(sending.of(range), range.of(grad), weight);
     sending.start();
-    {
-      const ops::LeaveMultiprocessors beside(across.blocks());
-      product_back(sending.own(), places.own().of(grad), weight);
-      accumulate(grad_weight, grad, x);
-    }
+    product_back(sending.own(), places.own().of(grad), weight);
+    accumulate(grad_weight, grad, x);
     out[0] = ops::add_pieces({}, {sending.wait()});
     return out;
   }
@@ -162,10 +155,7 @@ struct LinearLeave : torch::autograd::Function<LinearLeave> {
     Sending sending(*across, places, weight.size(0), x.options());
     for (const Range& range : places.others()) product(sending.of(range), range.of(x), weight);
     sending.start();
-    {
-      const ops::LeaveMultiprocessors beside(across->blocks());
-      product(sending.own(), places.own().of(x), weight);
-    }
+    product(sending.own(), places.own().of(x), weight);
     ctx->save_for_backward({x, weight});
     ctx->saved_data["across"] = reinterpret_cast<int64_t>(across);
     ctx->saved_data["needs_x"] = x.requires_grad();
@@ -189,10 +179,7 @@ struct LinearLeave : torch::autograd::Function<LinearLeave> {
       if (needs_x) product_back(range.of(grad_x), grad_rows, weight);
       accumulate(grad_weight, grad_rows, range.of(x));
     };
-    {
-      const ops::LeaveMultiprocessors beside(across.blocks());
-      pass(places.own(), grad.narrow(0, 0, places.own_rows()));
-    }
+    pass(places.own(), grad.narrow(0, 0, places.own_rows()));
     gathering.moving->wait();
     for (const Range& range : places.others()) pass(range, range.of(gathering.all));
     return {grad_x, at::Tensor(), at::Tensor(), at::Tensor()};
@@ -218,10 +205,7 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
     };
     const Gathering gathering = start_gather(*across, rows);
     std::vector<Gated> parts;  // ours, then the others
-    {
-      const ops::LeaveMultiprocessors beside(across->blocks());
-      parts.push_back(gated(rows.narrow(0, 0, places.own_rows())));
-    }
+    parts.push_back(gated(rows.narrow(0, 0, places.own_rows())));
     gathering.moving->wait();
     Sending sending(*across, places, down.size(0), rows.options());
     for (const Range& range : places.others()) {
@@ -229,10 +213,7 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
       product(sending.of(range), parts.back().act, down);
     }
     sending.start();
-    {
-      const ops::LeaveMultiprocessors beside(across->blocks());
-      product(sending.own(), parts.front().act, down);
-    }
+    product(sending.own(), parts.front().act, down);
     if (recorded) {
       variable_list saved{gathering.all.narrow(0, 0, tokens), gates, down};
       for (const Gated& part : parts) saved.insert(saved.end(), {part.act, part.gate_up});
@@ -260,12 +241,9 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
     const at::Tensor grad = grads[0][0].contiguous(), grad_own = grad.narrow(0, 0, places.own_rows());
     const Gathering gathering = start_gather(across, grad);
     at::Tensor own_gates;
-    {
-      const ops::LeaveMultiprocessors beside(across.blocks());
-      own_gates = through_gate(grad_own, part(0));
-      accumulate(grad_down, grad_own, part(0).act);
-      accumulate(grad_gates, own_gates, places.own().of(x));
-    }
+    own_gates = through_gate(grad_own, part(0));
+    accumulate(grad_down, grad_own, part(0).act);
+    accumulate(grad_gates, own_gates, places.own().of(x));
     gathering.moving->wait();
     variable_list out(8);
     const bool needs_rows = ctx->saved_data["needs_rows"].toBool();
@@ -277,14 +255,11 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
       if (needs_rows) product_back(sending.of(others[i]), other_gates[i], gates);
     }
     if (needs_rows) sending.start();
-    {
-      const ops::LeaveMultiprocessors beside(needs_rows ? across.blocks() : 0);
-      for (size_t i = 0; i < others.size(); ++i) {
-        accumulate(grad_down, others[i].of(gathering.all), part(i + 1).act);
-        accumulate(grad_gates, other_gates[i], others[i].of(x));
-      }
-      if (needs_rows) product_back(sending.own(), own_gates, gates);
+    for (size_t i = 0; i < others.size(); ++i) {
+      accumulate(grad_down, others[i].of(gathering.all), part(i + 1).act);
+      accumulate(grad_gates, other_gates[i], others[i].of(x));
     }
+    if (needs_rows) product_back(sending.own(), own_gates, gates);
     if (needs_rows) out[0] = ops::add_pieces({}, {sending.wait()});
     return out;
   }

@@ -101,8 +101,7 @@ Mesh::Mesh(std::shared_ptr<Comm> world, const MeshShape& shape)
     } else {
       comm = world_->split({.name = axis_name(axis),
                             .members = place_.members(axis),
-                            .priority = axis == Axis::tensor ? Priority::urgent : Priority::background,
-                            .blocks = axis == Axis::tensor ? shape.tensor_blocks : 0});
+                            .priority = axis == Axis::tensor ? Priority::urgent : Priority::background});
     }
   }
 }

@@ -150,8 +150,6 @@ class CommAcross : public nn::TensorAcross {
     return std::make_unique<PendingMove>(*comm_, comm_->start_exchange(sends, receives));
   }
 
-  int blocks() const override { return comm_->blocks(); }
-
  private:
   std::shared_ptr<Comm> comm_;
 };

@@ -157,8 +157,7 @@ Runtime start_device(Ranks& ranks, const config::Config& config) {
 }
 
 std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config) {
-  const parallel::MeshShape shape{.tensor = static_cast<int>(config.parallel.tensor),
-                                  .tensor_blocks = static_cast<int>(config.parallel.comm_blocks)};
+  const parallel::MeshShape shape{.tensor = static_cast<int>(config.parallel.tensor)};
   return std::make_shared<parallel::Mesh>(ranks.comm, shape);
 }
 

@@ -239,7 +239,6 @@ struct ParallelConfig {
   ReduceDtype reduce = ReduceDtype::fp32;
   int64_t zero = 0;
   int64_t tensor = 1;
-  int64_t comm_blocks = 16;
   int64_t check_replicas_every = 0;
 
   template <class F>
@@ -265,9 +264,6 @@ struct ParallelConfig {
     f("tensor", &ParallelConfig::tensor, IntRange{1, 1024}, "ranks",
       "ranks that hold one part of every layer each and read the same rows (tensor and sequence parallelism of "
       "language models); must divide the ranks, heads, key and value heads, and inner width");
-    f("comm_blocks", &ParallelConfig::comm_blocks, IntRange{0, 64}, "multiprocessors",
-      "with parallel.tensor on GPUs: how many NCCL may take while layers exchange rows, and persistent kernels leave "
-      "free meanwhile; 0 = NCCL decides, and nothing is left free");
     f("check_replicas_every", &ParallelConfig::check_replicas_every, IntRange{0}, "steps",
       "compare weights and optimizer state of all ranks this often. They are always compared at the start and before "
       "each checkpoint; 0 = only then");

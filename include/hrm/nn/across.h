@@ -51,8 +51,6 @@ class TensorAcross {
   // Both (parts, k, D). Sends sums[p] to part p, and pieces[p] gets what part p sends. Their own places do not move;
   // they may be read and written.
   virtual std::unique_ptr<Moving> start_exchange(const at::Tensor& pieces, const at::Tensor& sums) const = 0;
-  // Multiprocessors of a GPU that rows on their way may take (ops::LeaveMultiprocessors).
-  virtual int blocks() const { return 0; }
 
   // x, which all parts hold alike, as this part's partial sums: x on the first part, zeros on the others. After
   // leave(), every part gets the gradient of the whole.

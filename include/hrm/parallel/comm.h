@@ -26,7 +26,6 @@ struct Subgroup {
   std::string name = {};          // in messages, e.g. "tensor"; the same on all ranks
   std::vector<int> members = {};  // ascending ranks of the Comm that is split; their places are the new ranks
   Priority priority = Priority::background;
-  int blocks = 0;  // multiprocessors of a GPU that its operations may take at most; 0: as many as NCCL takes
 };
 
 // One message of an exchange.
@@ -89,9 +88,6 @@ class Comm {
   // What operation a device is in or did last, for the report of a rank that hangs; from any thread, without waiting.
   // Empty where there is nothing to tell.
   virtual std::string progress() const { return {}; }
-
-  // Multiprocessors of a GPU that an operation may take, if that is limited; 0 otherwise, and on CPUs.
-  virtual int blocks() const { return 0; }
 
   // By which the users of this Comm measure how long they wait for others; null: not at all. Not owned.
   StepClock* clock() const { return clock_; }

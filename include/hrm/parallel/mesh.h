@@ -26,8 +26,7 @@ const char* axis_name(Axis axis);
 
 struct MeshShape {
   int tensor = 1;
-  int replicas = 1;       // the rest of the ranks are shards
-  int tensor_blocks = 0;  // Subgroup::blocks of the tensor axis
+  int replicas = 1;  // the rest of the ranks are shards
 };
 
 // The coordinates of a rank, without communication.

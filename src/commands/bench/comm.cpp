@@ -24,14 +24,17 @@
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
+#include "hrm/build_config.h"
 #include "hrm/commands/commands.h"
 #include "hrm/metrics/metric_text.h"
-#include "hrm/ops/leave_multiprocessors.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/parallel/launch.h"
 #include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/device.h"
 #include "train/ranks.h"
+#if HRM_WITH_CUDA
+#include "ops/cuda/sm90/tensor_map.h"
+#endif
 
 namespace hrm::commands {
 namespace {
@@ -277,8 +280,10 @@ int measure_all(const BenchCommOptions& options, const parallel::Launch& launch,
     if (options.ops != "all" && options.ops != collective.name) continue;
     json[collective.key] = measure_sizes(collective, options, device, comm, what, why_not_captured);
   }
+#if HRM_WITH_CUDA
+  if (device.is_cuda()) ops::cuda::sm90::leave_multiprocessors(static_cast<int>(options.leave));
+#endif
   if (options.beside) {
-    const ops::LeaveMultiprocessors leave(static_cast<int>(options.leave));
     json["left_multiprocessors"] = options.leave;
     json["beside"] = measure_beside(device, comm, why_not_captured);
   }

@@ -162,12 +162,9 @@ class NcclComm : public Comm {
                                                  : communication_stream(device_.index())),
         progress_(group.priority == Priority::urgent ? nullptr : std::make_unique<DeviceProgress>()),
         axis_(group.name),
-        version_(whole.version_),
-        blocks_(group.blocks) {
+        version_(whole.version_) {
     const c10::cuda::CUDAGuard guard(device_);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    if (blocks_ > 0) config.maxCTAs = blocks_;
-    check(ncclCommSplit(whole.comm_, group.members.front(), rank(), &comm_, &config), "the start");
+    check(ncclCommSplit(whole.comm_, group.members.front(), rank(), &comm_, /*config=*/nullptr), "the start");
   }
 
   ~NcclComm() override {
@@ -261,7 +258,6 @@ class NcclComm : public Comm {
   }
 
   void barrier() override { cpu_->barrier(); }
-  int blocks() const override { return blocks_; }
   std::string progress() const override { return progress_ ? progress_->text() : ""; }
   std::unique_ptr<Comm> split(const Subgroup& group) override {
     place_in(group);
@@ -326,7 +322,6 @@ class NcclComm : public Comm {
   ncclComm_t comm_ = nullptr;
   std::unique_ptr<DeviceProgress> progress_;  // null where operations are not marked
   std::string axis_, version_;
-  int blocks_ = 0;
 };
 
 }  // namespace

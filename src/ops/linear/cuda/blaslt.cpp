@@ -25,7 +25,6 @@
 #include "hrm/base/log.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/gemm_tuning.h"
-#include "hrm/ops/leave_multiprocessors.h"
 #include "ops/linear/gemm_tuning_impl.h"
 
 namespace hrm::ops::cuda {
@@ -156,12 +155,6 @@ Plan make_plan(const GemmShape& s, const Pointers& pointers) {
   };
   set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, s.b_t);
   set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, s.a_t);
-  if (s.left_multiprocessors > 0) {
-    const int32_t target =
-        std::max(at::cuda::getCurrentDeviceProperties()->multiProcessorCount - s.left_multiprocessors, 1);
-    check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof target),
-          "cublasLtMatmulDescSetAttribute");
-  }
   if (is_8bit(s.in)) {
     const int8_t fast = s.exact ? 0 : 1;
     check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast),
@@ -463,7 +456,7 @@ Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cuda
 bool GemmShape::operator<(const GemmShape& other) const {
   const auto all = [](const GemmShape& s) {
     return std::tie(s.m, s.n, s.k, s.a_t, s.b_t, s.a_pitch, s.b_pitch, s.out_pitch, s.a_align, s.b_align, s.out_align,
-                    s.in, s.out, s.in_b, s.accumulates, s.tf32, s.exact, s.row_scales, s.left_multiprocessors);
+                    s.in, s.out, s.in_b, s.accumulates, s.tf32, s.exact, s.row_scales);
   };
   return all(*this) < all(other);
 }
@@ -471,8 +464,7 @@ bool GemmShape::operator<(const GemmShape& other) const {
 std::string gemm_key(const GemmShape& s) {
   return cat(s.m, "x", s.n, "x", s.k, " ", s.a_t ? "t" : "n", s.b_t ? "t" : "n", " ", type_name(s.in),
              s.tf32 ? "(tf32)" : "", s.in_b == s.in ? "" : "*", s.in_b == s.in ? "" : type_name(s.in_b),
-             s.exact ? "(exact)" : "", s.row_scales ? "(rows)" : "",
-             s.left_multiprocessors > 0 ? cat("(", s.left_multiprocessors, " SMs left)") : "", ">", type_name(s.out),
+             s.exact ? "(exact)" : "", s.row_scales ? "(rows)" : "", ">", type_name(s.out),
              s.accumulates ? " +=" : " =", ", pitch ", s.a_pitch, " ", s.b_pitch, " ", s.out_pitch, ", aligned ",
              s.a_align, " ", s.b_align, " ", s.out_align);
 }
@@ -504,7 +496,6 @@ bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
   shape.b_align = alignment_of(b);
   shape.out_align = alignment_of(out);
   shape.accumulates = accumulates;
-  shape.left_multiprocessors = multiprocessors_left();
   shape.tf32 =
       shape.in == at::kFloat && at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
                                     at::Float32Precision::TF32;

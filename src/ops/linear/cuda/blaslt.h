@@ -20,7 +20,6 @@ struct GemmShape {
   bool tf32 = false;
   bool exact = false;       // of 8-bit floats: sums leave the tensor cores on the way
   bool row_scales = false;  // of 8-bit floats: a scale for each row of a and each column of b
-  int left_multiprocessors = 0;  // by LeaveMultiprocessors, when the product starts
 
   bool operator<(const GemmShape& other) const;
 };
