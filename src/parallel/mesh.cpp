@@ -87,7 +87,7 @@ std::string MeshPlace::describe() const {
 
 Mesh::Mesh(std::shared_ptr<Comm> world, const MeshShape& shape)
     : world_(std::move(world)), place_(world_->rank(), world_->ranks(), shape) {
-  for (const Axis axis : {Axis::tensor, Axis::shard, Axis::replica, Axis::data}) {
+  for (const Axis axis : kAllAxes) {
     std::shared_ptr<Comm>& comm = axes_[static_cast<size_t>(axis)];
     const int size = place_.size(axis);
     if (size == 1) {

@@ -157,7 +157,15 @@ Runtime start_device(Ranks& ranks, const config::Config& config) {
 }
 
 std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config) {
-  const parallel::MeshShape shape{.tensor = static_cast<int>(config.parallel.tensor)};
+  const parallel::MeshShape shape{.tensor = static_cast<int>(config.parallel.tensor),
+                                  .replicas = static_cast<int>(config.parallel.replicas)};
+  const parallel::MeshPlace place(ranks.comm->rank(), ranks.comm->ranks(), shape);
+  const int data = place.size(parallel::Axis::data);
+  require(shape.replicas == 1 || place.size(parallel::Axis::shard) > 1, ExitCode::usage,
+          "parallel.replicas = ", shape.replicas, " leaves each of the ", data,
+          " data ranks alone in its group, so that parallel.zero = ", config.parallel.zero,
+          " has nothing to split; start more ranks, lower parallel.replicas, or set parallel.replicas to 1 and "
+          "parallel.zero to 0");
   return std::make_shared<parallel::Mesh>(ranks.comm, shape);
 }
 

@@ -5,6 +5,7 @@
     tests/ranks/ranks.py --binary build/bin/hrm_train resume
     tests/ranks/ranks.py --binary build/bin/hrm_train zero
     tests/ranks/ranks.py --binary build/bin/hrm_train turns
+    tests/ranks/ranks.py --binary build/bin/hrm_train mesh
     tests/ranks/ranks.py --binary build/bin/hrm_train diverge
     tests/ranks/ranks.py --binary build/bin/hrm_train stop
     tests/ranks/ranks.py --binary build/bin/hrm_train lost [--signal KILL|STOP] [--seed 1]
@@ -20,6 +21,8 @@ zero     parallel.zero=1 and 2 with 2 and 4 ranks: the losses of one process wit
          with by 2 with zero 1 and by one process; made three parts of by reshard, gone on with: the same bits
 turns    a decoder with parallel.zero=3, whose weights take turns: the losses of one process within 1e-6; saved by 2 ranks,
          gone on with by one process, and the other way; a killed rank is named
+mesh     a decoder on four ranks: parts of layers beside shards, and groups of shards, with parallel.zero=1 to 3: the losses
+         of one process within 1e-6; saved by one mesh, gone on with by others; numbers of ranks that do not divide are refused
 diverge  a gradient that is not finite: all end with code 6, after rank 0 has written the dump
 stop     SIGTERM to one rank: all end with code 75 after the same step, with one checkpoint, and go on from there
 lost     a rank killed or stopped in start, steps, evaluation and saving: the others leave in time and name it; started
@@ -393,13 +396,51 @@ class Test:
         same_bits(self.work / "by2", folder, "the same, from three parts")
         print("the same, from three parts: the same bits", flush=True)
 
-    def turns(self):
+    def decoder(self):
+        """Settings of a language model, whose data are made at the first call."""
         data = self.work / "sums"
-        subprocess.run([self.binary, "data", "arithmetic", "--samples", "400", "--out", str(data)], check=True, capture_output=True)
-        words = ["task=language", "lm.arch=decoder", "lm.hidden_size=128", "lm.num_heads=4", "lm.layers=6", f"data.train={data}",
-                 "data.encoder_len=20", "data.decoder_len=6", "optim.name=adamw", "optim.eps=0.1", "optim.lr=0.02", "optim.warmup_steps=2", "train.global_batch_size=12",
-                 "train.log_every=1", "train.eval_every=6", "eval.max_samples=15", "train.checkpoint_every=6", "train.keep_checkpoints=9",
-                 "parallel.bucket_mb=1", "runtime.threads=1", "parallel.timeout_s=6", *self.device]
+        if not data.exists():
+            subprocess.run([self.binary, "data", "arithmetic", "--samples", "400", "--out", str(data)], check=True, capture_output=True)
+        return ["task=language", "lm.arch=decoder", "lm.hidden_size=128", "lm.num_heads=4", "lm.layers=6", f"data.train={data}",
+                "data.encoder_len=20", "data.decoder_len=6", "optim.name=adamw", "optim.eps=0.1", "optim.lr=0.02", "optim.warmup_steps=2", "train.global_batch_size=12",
+                "train.log_every=1", "train.eval_every=6", "eval.max_samples=15", "train.checkpoint_every=6", "train.keep_checkpoints=9",
+                "parallel.bucket_mb=1", "runtime.threads=1", "parallel.timeout_s=6", *self.device]
+
+    def mesh(self):
+        words = [*self.decoder(), "lm.layers=3", "lm.hidden_size=64"]
+
+        def run(name, ranks, *more):
+            folder = self.work / name
+            return Ranks(self, name, ranks, line=["train", f"run.dir={folder}", "run.name=run", *words, "train.steps=12", *more])
+
+        alone = run("alone", 1).done()
+        parts, groups = ["parallel.tensor=2"], ["parallel.replicas=2"]
+        meshes = {"parts_zero3": [*parts, "parallel.zero=3"], "groups_zero2": [*groups, "parallel.zero=2"]}
+        for name, more in meshes.items():
+            several = run(name, 4, *more).done()
+            worst = largest_difference(metrics(alone.folder), metrics(several.folder))
+            check(worst <= self.tolerance, f"{name}: a logged value differs by {worst:.2g}")
+            check(several.said().count("finished 12 steps") == 1, f"not one rank speaks:\n{several.said()}")
+            print(f"{name}: logged values differ by {worst:.2g} at most", flush=True)
+        for first, ranks, then in (("parts_zero3", 4, [*groups, "parallel.zero=3"]), ("parts_zero3", 1, []),
+                                   ("groups_zero2", 4, [*parts, "parallel.zero=1"])):
+            name = f"{first}_then_{ranks}"
+            shutil.copytree(self.work / first / "run", self.work / name / "run")
+            shutil.rmtree(checkpoints(self.work / name)[-1])  # of the end; that of step 6 is left
+            run(name, ranks, *then).done()
+            worst = largest_difference(metrics(alone.folder), metrics(self.work / name))
+            check(worst <= self.tolerance, f"{first}, then {ranks} ranks: a logged value differs by {worst:.2g}")
+            print(f"{first}, then {ranks} ranks with {then}: logged values differ by {worst:.2g} at most", flush=True)
+        for ranks, more, text in ((4, ["parallel.replicas=3", "parallel.zero=1"], "4 data ranks (4 ranks, parallel.tensor = 1) cannot be divided into parallel.replicas = 3 groups; choose a divisor of 4"),
+                                  (2, ["parallel.replicas=2", "parallel.zero=2"], "parallel.replicas = 2 leaves each of the 2 data ranks alone"),
+                                  (2, ["parallel.replicas=2"], "set parallel.zero to 1, 2 or 3")):
+            refused = run(f"refused_{len(text)}", ranks, *more)
+            codes = refused.wait(60)
+            check(set(codes) == {2} and text in refused.said(), f"{more}: ended with {codes}\n{refused.said()}")
+        print("what does not divide is refused")
+
+    def turns(self):
+        words = self.decoder()
 
         def run(name, ranks, *more):
             folder = self.work / name
@@ -714,7 +755,7 @@ def main():
     parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("test", choices=["equal", "resume", "zero", "turns", "diverge", "stop", "lost", "restart", "slow", "nodes", "doctor", "bench", "ports", "two_jobs", "wrong"])
+    parser.add_argument("test", choices=["equal", "resume", "zero", "turns", "mesh", "diverge", "stop", "lost", "restart", "slow", "nodes", "doctor", "bench", "ports", "two_jobs", "wrong"])
     args = parser.parse_args()
     test = Test(args)
     try:

@@ -20,6 +20,7 @@ enum class Axis {
   data,     // shard x replica
 };
 constexpr int kAxes = 4;
+constexpr std::array<Axis, kAxes> kAllAxes{Axis::tensor, Axis::shard, Axis::replica, Axis::data};
 
 // "tensor", "shard", "replica", "data".
 const char* axis_name(Axis axis);
