@@ -1,5 +1,7 @@
 #include "hrm/parallel/mesh.h"
 
+#include <algorithm>
+
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 
@@ -99,11 +101,44 @@ Mesh::Mesh(std::shared_ptr<Comm> world, const MeshShape& shape)
     } else if (axis == Axis::data && place_.size(Axis::shard) == 1) {
       comm = axes_[static_cast<size_t>(Axis::replica)];
     } else {
-      comm = world_->split({.name = axis_name(axis),
+      const bool is_data = axis == Axis::shard && place_.size(Axis::replica) == 1;
+      comm = world_->split({.name = axis_name(is_data ? Axis::data : axis),
                             .members = place_.members(axis),
                             .priority = axis == Axis::tensor ? Priority::urgent : Priority::background});
     }
   }
+}
+
+// Each Comm once: axes share them.
+std::string Mesh::place_on(const Comm& comm) const {
+  const bool is_world = &comm == world_.get();
+  if (!is_world) return comm.place();
+  if (place_.size(Axis::data) < comm.ranks()) return cat("all ranks, ", comm.place());
+  return place_text(axis_name(Axis::data), comm.rank(), comm.ranks(), comm.rank());
+}
+
+std::string Mesh::waiting() const {
+  std::vector<const Comm*> comms{world_.get()};
+  for (const auto& axis : axes_) comms.push_back(axis.get());
+  for (const Comm* comm : comms) {
+    if (const std::string inside = comm->waiting(); !inside.empty()) return cat(inside, ": ", place_on(*comm));
+  }
+  return {};
+}
+
+std::string Mesh::progress() const {
+  std::string text;
+  std::vector<const Comm*> told;
+  const auto tell = [&](const Comm* comm) {
+    if (std::count(told.begin(), told.end(), comm) > 0) return;
+    told.push_back(comm);
+    const std::string progress = comm->progress();
+    if (!progress.empty()) text += cat(text.empty() ? "" : "; ", place_on(*comm), ": ", progress);
+  };
+  tell(world_.get());
+  for (const auto& axis : axes_) tell(axis.get());
+  if (text.empty() || place_.size(Axis::tensor) == 1) return text;
+  return cat(text, "; operations of the tensor axis are not marked");
 }
 
 }  // namespace hrm::parallel

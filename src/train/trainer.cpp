@@ -68,7 +68,7 @@ Trainer::~Trainer() {
 
 void Trainer::set_clock(parallel::StepClock* clock) {
   comm_->set_clock(clock);
-  for (const parallel::Axis axis : parallel::kAllAxes) mesh_->axis(axis).set_clock(clock);
+  for (const parallel::Axis axis : parallel::kAllAxes) mesh_->axis(axis).set_clock(clock, static_cast<int>(axis));
 }
 
 int64_t summed_values(int64_t ranks, int64_t task_sums) {
@@ -132,11 +132,16 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   metric_sums_ = step_values_.narrow(0, front_, sums);
   // Without kernels of ours for this GPU there is none to read its clock.
   if (!comm_->alone() && (runtime.device.is_cpu() || runtime.own_kernels)) {
-    clock_ = std::make_unique<parallel::StepClock>(runtime.device);
+    clock_ = std::make_unique<parallel::StepClock>(runtime.device, parallel::kAxes);
     set_clock(clock_.get());
   }
   if (config.profiling.phases && (runtime.device.is_cpu() || runtime.own_kernels)) {
     phases_ = std::make_unique<PhaseClock>(runtime.device);
+  }
+  if (!mesh_->place().plain()) {
+    std::vector<std::string> axes;
+    for (const Axis axis : parallel::kAllAxes) axes.emplace_back(parallel::axis_name(axis));
+    slow_ranks_.set_mesh([place = mesh_->place()](int rank) { return place.of(rank).describe(); }, std::move(axes));
   }
   stop_ = at::zeros({}, on_device.dtype(at::kDouble));
   window_ = std::make_unique<MetricWindow>(num_task_sums_, sums - num_task_sums_, !comm_->alone(),
@@ -333,7 +338,10 @@ void Trainer::device_step() {
     step_values_.zero_();
     if (!comm_->alone()) {
       step_values_.select(0, kStop).copy_(stop_);
-      if (clock_) clock_->begin_step(step_values_.select(0, kOwn + comm_->rank()), step_values_.select(0, kWaited));
+      if (clock_) {
+        clock_->begin_step(step_values_.select(0, kOwn + comm_->rank()),
+                           step_values_.narrow(0, kWaited, 1 + parallel::kAxes));
+      }
     }
   }
   const at::Tensor scale = scaler_ ? scaler_->scale() : at::Tensor();
