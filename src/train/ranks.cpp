@@ -68,7 +68,7 @@ Ranks meet(const parallel::Launch& launch, const config::Config& all, const para
   if (error.code == ExitCode::rank_failed) {
     // A broken connection does not tell who is at fault, heartbeats do: the watchdog ends this process then.
     ranks.watchdog->suspect();
-    log::info("rank ", ranks.launch.rank, " waits no more: ", error.sentence);
+    log::info(error.sentence);
     std::this_thread::sleep_for(std::chrono::duration<double>(4 * ranks.heartbeat_s));
   }
   const parallel::Failure failure = ranks.watchdog->failed(error.sentence, error.code);

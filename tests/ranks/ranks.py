@@ -575,7 +575,7 @@ class Test:
         check("rank 2 waits in an all-" in log and cases["tensor"][-1] in log, f"stuck: rank 2 does not say where it waits\n{log}")
         print("a rank that stands still in an exchange of the tensor axis is named", flush=True)
         # In every step it comes late.
-        words[-1:] = ["train.steps=110"]
+        words[-1:] = ["train.steps=60"]
         run = start("slow", parts, {1: "step.begin:1+:sleep=0.01"}).done(60)
         slow = re.search(r"slow, and all others wait: rank 1 \(.*", run.said(0))
         check(slow and "ms; data 0 of 2, tensor 1 of 2)" in slow.group() and "they wait most on the tensor axis" in slow.group(),
