@@ -342,7 +342,15 @@ TEST_P(ShardedTensorParallel, TrainsAsTheWhole) {
 INSTANTIATE_TEST_SUITE_P(
     Cases, ShardedTensorParallel,
     testing::Values(
-        // The last part has fewer rows of the vocabulary.
+        // The last part has fewer rows of the vocabulary. In `narrow` the norms behind them are on several ranks.
+        ShardedCase{{.name = "narrow",
+                     .change =
+                         [](auto& o) {
+                           o.vocabulary = kTokenIds + 1;
+                           o.width = 32;
+                         },
+                     .accumulation = 4},
+                    3, 4},
         ShardedCase{{.name = "odd", .change = [](auto& o) { o.vocabulary = kTokenIds + 3; }, .accumulation = 2}, 1},
         ShardedCase{{.name = "untied", .change = [](auto& o) { o.tied = false; }, .accumulation = 4}, 2},
         ShardedCase{{.name = "deep", .change = [](auto& o) { o.layers = 3; }, .accumulation = 4}, 2},
