@@ -348,6 +348,8 @@ INSTANTIATE_TEST_SUITE_P(
                          [](auto& o) {
                            o.vocabulary = kTokenIds + 1;
                            o.width = 32;
+                           o.heads = 4;
+                           o.kv_heads = 2;
                          },
                      .accumulation = 4},
                     3, 4},
