@@ -30,7 +30,8 @@ MeshPlace::MeshPlace(int rank, int ranks, const MeshShape& shape)
           " ranks, or lower parallel.tensor");
   const int data = ranks / tensor_;
   require(data % replicas_ == 0, ExitCode::usage, data, " data ranks (", ranks, " ranks, parallel.tensor = ", tensor_,
-          ") cannot be divided into parallel.replicas = ", replicas_, " groups; choose a divisor of ", data, ", or start a multiple of ", tensor_ * replicas_, " ranks");
+          ") cannot be divided into parallel.replicas = ", replicas_, " groups; choose a divisor of ", data,
+          ", or start a multiple of ", tensor_ * replicas_, " ranks");
   shards_ = data / replicas_;
 }
 

@@ -352,7 +352,8 @@ INSTANTIATE_TEST_SUITE_P(
                            o.kv_heads = 2;
                          },
                      .accumulation = 4},
-                    3, 4},
+                    3,
+                    4},
         ShardedCase{{.name = "odd", .change = [](auto& o) { o.vocabulary = kTokenIds + 3; }, .accumulation = 2}, 1},
         ShardedCase{{.name = "untied", .change = [](auto& o) { o.tied = false; }, .accumulation = 4}, 2},
         ShardedCase{{.name = "deep", .change = [](auto& o) { o.layers = 3; }, .accumulation = 4}, 2},
