@@ -237,6 +237,7 @@ train::Outcome train_from(const TrainOptions& options, const config::LoadedConfi
               rewind->spike_step - trainer.step(), " batches in between are left out");
   } else {
     describe_start(run_dir, config, runtime, ranks);
+    if (!mesh->place().plain()) log::info("mesh         this is ", mesh->place().describe());
     log::info(task.describe());
     if (start.checkpoint.empty()) {
       log::info("training     ", trainer.total_steps(), " steps of ", config.train.global_batch_size, " samples");
@@ -251,7 +252,7 @@ train::Outcome train_from(const TrainOptions& options, const config::LoadedConfi
       resume(trainer, task, loaded, start, options.accept_data_change);
     }
   }
-  parallel::check_replicas(trainer, mesh->axis(parallel::Axis::data));
+  parallel::check_replicas(trainer, comm);
   trainer.prepare_checkpoints();
   if (comm.main()) {
     write_text_atomic(run_dir / "config.json", loaded.to_json());

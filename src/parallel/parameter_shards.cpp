@@ -157,16 +157,34 @@ optim::ParameterGroup ParameterShards::group(double weight_decay) const {
   return group;
 }
 
-optim::GradNorm ParameterShards::global_norm(double max_norm, const optim::GradNormExtras& extras) const {
-  return norm_over_ranks(comm_, ops::float64_norm(gradients_), max_norm, extras);
+std::vector<TensorGradients::HeldAlike> ParameterShards::held_alike() const {
+  std::vector<TensorGradients::HeldAlike> held;
+  for (const Part& part : parts_) {
+    const nn::Parameter& parameter = parameters_.all()[part.member];
+    if (!parameter.cut.whole()) continue;
+    held.push_back({gradients_.narrow(0, part.share, part.size), part.master, parameter.sum_over_parts});
+  }
+  return held;
+}
+
+optim::GradNorm ParameterShards::global_norm(double max_norm, const optim::GradNormExtras& extras,
+                                             const TensorGradients* parts) const {
+  if (parts != nullptr) return norm_over_ranks({&comm_, &parts->comm()}, parts->own_norm(), max_norm, extras);
+  return norm_over_ranks({&comm_}, ops::float64_norm(gradients_), max_norm, extras);
 }
 
 void ParameterShards::step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale,
-                           const at::Tensor& skip, const at::Tensor& update_ratio) {
-  optimizer.step(lr, grad_scale, skip, moved_);
+                           const at::Tensor& skip, const at::Tensor& update_ratio, const TensorGradients* parts) {
+  std::vector<Comm*> axes{&comm_};
+  if (parts != nullptr) {
+    parts->step_own(optimizer, lr, grad_scale, skip, moved_);
+    axes.push_back(&parts->comm());
+  } else {
+    optimizer.step(lr, grad_scale, skip, moved_);
+  }
   gather();
   parameters_.refresh_compute();
-  ratio_over_ranks(comm_, moved_, update_ratio);
+  ratio_over_ranks(axes, moved_, update_ratio);
 }
 
 void ParameterShards::gather() {

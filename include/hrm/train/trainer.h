@@ -139,7 +139,7 @@ class Trainer : public Stateful {
   void collect_metrics(bool wait);
   void collect_finished();
   void add_step(const AsyncReader::Entry& entry);
-  void watch_speed(int64_t step, const double* own_ms);
+  void watch_speed(int64_t step, const double* values);
   void write_window(int64_t step);
   bool evaluate();
   bool any_stop_requested();

@@ -328,6 +328,9 @@ int run_plan(const PlanOptions& options) {
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   require(loaded.config.parallel.tensor == 1, ExitCode::usage,
           "plan counts whole layers, but parallel.tensor = ", loaded.config.parallel.tensor, " cuts them; set it to 1");
+  require(loaded.config.parallel.replicas == 1, ExitCode::usage,
+          "plan splits a state over all ranks, but parallel.replicas = ", loaded.config.parallel.replicas,
+          " makes groups of them; set it to 1");
   require(
       loaded.config.runtime.device != config::DeviceChoice::cpu, ExitCode::usage,
       "plan estimates training on a GPU, but runtime.device is 'cpu'; on the CPU 'hrm_train bench step' measures it");

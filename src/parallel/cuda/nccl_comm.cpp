@@ -174,6 +174,8 @@ class NcclComm : public Comm {
   int rank() const override { return cpu_->rank(); }
   int ranks() const override { return cpu_->ranks(); }
   std::string describe() const override { return cat(ranks(), " ranks over NCCL ", version_, "; ", cpu_->describe()); }
+  std::string place() const override { return cpu_->place(); }
+  std::string waiting() const override { return cpu_->waiting(); }
 
   std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) override {
     if (tensor.is_cpu()) return cpu_->start_all_reduce(tensor, reduction);
@@ -285,6 +287,7 @@ class NcclComm : public Comm {
                                  const std::vector<at::Tensor>& others = {}) {
     require(tensor.is_contiguous() && tensor.device() == device_, ExitCode::unexpected, what, " of a tensor on ",
             tensor.device().str(), " with gaps, or by a rank of ", device_.str());
+    reach_failpoints(axis_);
     const c10::cuda::CUDAGuard guard(device_);
     if (!graphs_.mixes) wait_for_replays();
     CUDAEvent ready, done;
@@ -310,8 +313,7 @@ class NcclComm : public Comm {
   void check(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess) return;
     const std::string reason = cat(ncclGetErrorString(result), "; ", printable(ncclGetLastError(comm_)));
-    fail(ExitCode::rank_failed, "rank ", rank(), axis_.empty() ? "" : cat(" of the axis '", axis_, "'"),
-         ": NCCL failed in ", what, " (", reason, "); NCCL_DEBUG=INFO tells more");
+    fail(ExitCode::rank_failed, place(), ": NCCL failed in ", what, " (", reason, "); NCCL_DEBUG=INFO tells more");
   }
 
   std::shared_ptr<Comm> cpu_;
