@@ -1,5 +1,6 @@
 #pragma once
-// Stands in for torch's header, of which state/part.h needs a view of numbers: the fuzz targets are built without torch.
+// Stands in for torch's header, of which state/part.h needs a view of numbers: the fuzz targets are built without
+// torch.
 
 #include <cstdint>
 #include <initializer_list>
