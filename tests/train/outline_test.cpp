@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "checkpoint/hf_cases.h"
+#include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/export.h"
 #include "hrm/checkpoint/hf_import.h"
 #include "hrm/parallel/comm.h"
@@ -200,6 +201,31 @@ TEST(OutlineMemory, NoRankHoldsTheWholeModel) {
     EXPECT_LT(base.task, base.blocks / 4) << frozen;
     EXPECT_LT(base.trainer, base.blocks / 4) << frozen;
   }
+}
+
+// Of a checkpoint of one rank, each rank reads its own part: whatever stood in memory beside it would be a tensor.
+TEST(OutlineMemory, AResumeReadsItsOwnPart) {
+  constexpr int kRanks = 4;
+  const Overrides settings{"lm.arch=decoder", "lm.hidden_size=96", "lm.layers=24",
+                           "optim.name=sgd",  "train.steps=1",     "optim.warmup_steps=0"};
+  const std::filesystem::path dir = testing::fresh_folder("whole");
+  std::filesystem::path checkpoint;
+  {
+    SmallLanguage whole(dir, settings);
+    whole.trainer.start_fresh();
+    whole.trainer.run();
+    checkpoint = checkpoint::open_checkpoint(dir / "small").dir;
+  }
+  std::vector<std::shared_ptr<parallel::Comm>> comms;
+  for (auto& comm : parallel::make_thread_comms(kRanks)) comms.push_back(std::move(comm));
+  test::on_threads(kRanks, [&](int rank) {
+    const auto& comm = comms[static_cast<size_t>(rank)];
+    SmallLanguage run(dir, with(settings, {"parallel.zero=3", "parallel.bucket_mb=1"}), comm);
+    test::LiveBytes live;
+    run.trainer.resume(checkpoint);
+    EXPECT_LT(live.peak(), run.task.parameters().count()) << "that is a quarter of the float32 weights";
+    comm->barrier();
+  });
 }
 
 // A rank of a tensor axis builds its part of each layer from the start: weights and gradients, and no more.
