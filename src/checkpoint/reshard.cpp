@@ -44,7 +44,7 @@ std::vector<FileEntry> entries_of(const std::map<std::string, StoredTensor>& ten
 
 // model.pt. Torch's writer wants all tensors at once: they stand in a file of the new folder that is mapped, has no
 // name any more, and leaves the memory piece by piece.
-void write_weights(const std::vector<FileEntry>& entries, const fs::path& folder, const Sink& sink) {
+void write_mapped_archive(const std::vector<FileEntry>& entries, const fs::path& folder, const Sink& sink) {
   constexpr uint64_t kAlignment = 64;
   const fs::path path = folder / "weights.tmp";
   std::vector<uint64_t> begins;
@@ -109,7 +109,7 @@ void reshard(const fs::path& dir, int64_t ranks, const fs::path& out) {
       std::vector<FileEntry> entries = entries_of(state.tensors, checkpoint, number);
       std::vector<Member> members;
       if (ranks == 1) {
-        members.push_back({kModelFile, 0, [&](const Sink& sink) { write_weights(weights, folder, sink); }});
+        members.push_back({kModelFile, 0, [&](const Sink& sink) { write_mapped_archive(weights, folder, sink); }});
         members.push_back(file_member(kStateFile, std::move(entries), scalars, std::nullopt));
       } else {
         members.push_back(file_member(part_file_name(kModelParts, part, ranks), std::move(weights), {}, number));
