@@ -38,21 +38,29 @@ class NamedWeights {
   // Where a weight in 8 bits has its scales.
   static std::string scales_of(const std::string& weight) { return weight + "_scale"; }
   bool has_scales(const std::string& weight) const { return contains(scales_of(weight)); }
-  // Numbers and scales of a weight (out, in) in 8 bits.
-  ops::Weight8 weight8(const std::string& name) const {
-    const at::Tensor values = tensor(name);
-    return {.values = values, .scales = tensor(scales_of(name)).to(at::kFloat).reshape({values.size(0)})};
-  }
   // In floating point: those in 8 bits dequantised.
   at::Tensor floats(const std::string& name) const {
-    return has_scales(name) ? ops::dequantize_weight8(weight8(name), at::kFloat) : tensor(name);
+    const ArrayView& stored = view(name);
+    if (!has_scales(name)) return tensor(name);
+    return ops::dequantize_weight8(weight8_rows(name, stored.shape[1], 0, stored.shape[0]), at::kFloat);
   }
-  // `count` rows of that, from `first` on: (count, columns).
+  // `count` rows, from `first` on, of a tensor seen as (rows, columns). No other rows are read.
+  at::Tensor rows(const std::string& name, int64_t columns, int64_t first, int64_t count) const {
+    const ArrayView& stored = view(name);
+    const size_t row_bytes = static_cast<size_t>(columns) * item_size(stored.dtype);
+    const auto bytes =
+        stored.bytes.subspan(static_cast<size_t>(first) * row_bytes, static_cast<size_t>(count) * row_bytes);
+    return tensor_from_bytes(stored.dtype, {count, columns}, bytes);
+  }
+  // Numbers and scales of rows of a weight (out, in) in 8 bits.
+  ops::Weight8 weight8_rows(const std::string& name, int64_t columns, int64_t first, int64_t count) const {
+    return {.values = rows(name, columns, first, count),
+            .scales = rows(scales_of(name), 1, first, count).to(at::kFloat).view({count})};
+  }
+  // In floating point.
   at::Tensor float_rows(const std::string& name, int64_t columns, int64_t first, int64_t count) const {
-    const at::Tensor rows = tensor(name).view({-1, columns}).narrow(0, first, count);
-    if (!has_scales(name)) return rows;
-    return ops::dequantize_weight8({.values = rows, .scales = weight8(name).scales.narrow(0, first, count)},
-                                   at::kFloat);
+    if (!has_scales(name)) return rows(name, columns, first, count);
+    return ops::dequantize_weight8(weight8_rows(name, columns, first, count), at::kFloat);
   }
   const ArrayView& view(const std::string& name) const { return files_.at(names_.at(core_tensor_name(name))); }
   at::Tensor tensor(const std::string& name) const { return tensor_at(files_, names_.at(core_tensor_name(name))); }
@@ -149,23 +157,31 @@ nn::RowSource file_rows(std::shared_ptr<const NamedWeights> weights, const Weigh
   };
 }
 
-// A quantised layer's weight: read, sent to the device in the file's dtype and quantised. Never more than one of them
-// is unquantised, neither on the host, where files are mapped, nor on the device.
-void hold_layer(nn::Linear& layer, const std::string& name, const NamedWeights& weights, const WeightParts& from,
-                HfStoredWeights stored) {
-  std::vector<at::Tensor> parts;
-  if (stored == HfStoredWeights::floats) {
-    for (const auto& [theirs, rows] : from) parts.push_back(weights.tensor(theirs));
-    return layer.hold_quantized(parts.size() == 1 ? parts.front() : at::cat(parts), name);
-  }
-  // Rows are quantised by themselves, so parts that are not in 8 bits yet stand beside others.
-  std::vector<at::Tensor> scales;
+// Rows of a quantised layer's weight: read, sent to the device in the file's dtype and quantised. Never more than one
+// of them is unquantised, neither on the host, where files are mapped, nor on the device.
+void hold_layer(nn::Linear& layer, int64_t first, int64_t count, const std::string& name, const NamedWeights& weights,
+                const WeightParts& from, HfStoredWeights stored) {
+  std::vector<at::Tensor> parts, scales;
+  const int64_t columns = layer.weight().size(1);
+  int64_t row = 0;
   for (const auto& [theirs, rows] : from) {
-    const ops::Weight8 part = weights.has_scales(theirs)
-                                  ? weights.weight8(theirs)
-                                  : ops::quantize_weight8(weights.tensor(theirs), scalar_type_of(type_of(stored)));
+    const int64_t begin = std::max(first, row) - row, end = std::min(first + count, row + rows) - row;
+    row += rows;
+    if (begin >= end) continue;
+    if (stored == HfStoredWeights::floats) {
+      parts.push_back(weights.rows(theirs, columns, begin, end - begin));
+      continue;
+    }
+    // Rows are quantised by themselves, so parts that are not in 8 bits yet stand beside others.
+    const ops::Weight8 part =
+        weights.has_scales(theirs)
+            ? weights.weight8_rows(theirs, columns, begin, end - begin)
+            : ops::quantize_weight8(weights.rows(theirs, columns, begin, end - begin), scalar_type_of(type_of(stored)));
     parts.push_back(part.values.view(at::kByte));
     scales.push_back(part.scales);
+  }
+  if (stored == HfStoredWeights::floats) {
+    return layer.hold_quantized(parts.size() == 1 ? parts.front() : at::cat(parts), name);
   }
   layer.hold_weight8({.values = at::cat(parts).view(scalar_type_of(type_of(stored))), .scales = at::cat(scales)}, name);
 }
@@ -267,9 +283,10 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
     }
   }
   for (const nn::QuantizedLayer& layer : nn::quantized_layers(model)) {
-    layer.linear->hold_by([=, name = layer.weight, from = wanted.at(layer.weight).parts](nn::Linear& to) {
-      hold_layer(to, name, *names, from, stored);
-    });
+    layer.linear->hold_by(
+        [=, name = layer.weight, from = wanted.at(layer.weight).parts](nn::Linear& to, int64_t first, int64_t count) {
+          hold_layer(to, first, count, name, *names, from, stored);
+        });
   }
 }
 

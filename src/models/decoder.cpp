@@ -155,9 +155,11 @@ void Decoder::init_own(uint64_t seed, const std::string& name) {
   for (const nn::QuantizedLayer& layer : nn::quantized_layers(*this)) {
     const std::string full_name = name.empty() ? layer.weight : cat(name, ".", layer.weight);
     const double factor = is_scaled(layer.weight) ? scale : 1;
-    layer.linear->hold_by([full_name, weight_name = layer.weight, factor, seed](nn::Linear& to) {
+    const nn::RowSource rows = nn::initial_rows(layer.linear->weight(), seed, full_name);
+    layer.linear->hold_by([rows, weight_name = layer.weight, factor](nn::Linear& to, int64_t first, int64_t count) {
       const at::Tensor weight = at::empty(to.weight().sizes(), at::kFloat);
-      nn::init_parameter(weight, seed, full_name);
+      nn::read_elements(rows, weight.size(1), first * weight.size(1),
+                        weight.view(-1).narrow(0, 0, count * weight.size(1)));
       if (factor != 1) weight.mul_(factor);
       to.hold_quantized(weight, weight_name);
     });

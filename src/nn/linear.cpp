@@ -133,8 +133,8 @@ void Linear::hold_weight8(const ops::Weight8& weight, const std::string& name) {
           " with a scale for each output cannot store; set hf.quantize to none");
 }
 
-void Linear::hold_by(std::function<void(Linear&)> hold) {
-  if (!outlines_) return hold(*this);
+void Linear::hold_by(Hold hold) {
+  if (!outlines_) return hold(*this, 0, weight_.size(0));
   hold_ = std::move(hold);
   const int64_t elements = weight_.numel(), out = weight_.size(0);
   const auto part = [&](at::IntArrayRef sizes, at::ScalarType type) {
@@ -151,18 +151,19 @@ void Linear::hold_by(std::function<void(Linear&)> hold) {
           .offset = part({1}, at::kFloat)};
 }
 
-// A layer with the values of this outline.
-std::shared_ptr<Linear> Linear::held() const {
+// A layer with the values of rows of this outline.
+std::shared_ptr<Linear> Linear::held(int64_t first, int64_t count) const {
   const OutlineScope real(false);
-  auto layer = std::make_shared<Linear>(weight_.size(1), weight_.size(0), device_, /*bias=*/false, format_);
-  hold_(*layer);
+  auto layer = std::make_shared<Linear>(weight_.size(1), count, device_, /*bias=*/false, format_);
+  hold_(*layer, first, count);
   layer->set_fp8_products(fp8_products_, weight8_.transposed.defined());
   return layer;
 }
 
-std::vector<at::Tensor> Linear::read_quantized() const {
-  require(is_outlined(), ExitCode::unexpected, "this layer is no outline of a quantised weight");
-  return held()->quantized_parts();
+std::vector<at::Tensor> Linear::read_quantized(int64_t first, int64_t count) const {
+  require(is_outlined() && (rows_are_apart() || count == weight_.size(0)), ExitCode::unexpected,
+          "this layer is no outline of a quantised weight, or its rows are not quantised by themselves");
+  return held(first, count)->quantized_parts();
 }
 
 at::Tensor Linear::read_base_weight() const {
@@ -174,7 +175,9 @@ at::Tensor Linear::read_base_weight() const {
 
 at::Tensor Linear::dequantized(at::ScalarType dtype) const {
   // An outline that has got its values is none, although it knows where they came from.
-  if (is_outlined() && is_outline(nf4_.defined() ? nf4_.codes : weight8_.values)) return held()->dequantized(dtype);
+  if (is_outlined() && is_outline(nf4_.defined() ? nf4_.codes : weight8_.values)) {
+    return held(0, weight_.size(0))->dequantized(dtype);
+  }
   require(has_quantized(), ExitCode::unexpected, "this layer has no quantised weight; call hold_quantized() first");
   return format_ == WeightFormat::nf4 ? ops::nf4_dequantize(nf4_, weight_.sizes(), dtype)
                                       : ops::dequantize_weight8(weight8_, dtype);

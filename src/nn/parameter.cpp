@@ -116,6 +116,13 @@ void FrozenReader::read(const FrozenTensor& frozen, int64_t first, const at::Ten
     if (frozen.source) read_elements(frozen.source, frozen.tensor.size(-1), first / bytes, out.view(dtype));
     return;
   }
+  if (frozen.outlined && frozen.layer->rows_are_apart()) {
+    const auto row_bytes = static_cast<int64_t>(frozen.tensor.nbytes()) / frozen.tensor.size(0);
+    const int64_t row = first / row_bytes, end = (first + out.numel() + row_bytes - 1) / row_bytes;
+    const at::Tensor rows = frozen.layer->read_quantized(row, end - row).at(frozen.part);
+    out.copy_(rows.view(-1).view(at::kByte).narrow(0, first - row * row_bytes, out.numel()));
+    return;
+  }
   if (frozen.outlined && layer_ != frozen.layer) {
     parts_.clear();  // before the next one is there
     parts_ = frozen.layer->read_quantized();

@@ -100,13 +100,18 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   void hold_quantized(const at::Tensor& weight, const std::string& name);
   // The same for a weight that is in the format fp8 or int8 already, on any device.
   void hold_weight8(const ops::Weight8& weight, const std::string& name);
-  // Calls `hold`, which holds a quantised weight in the layer that it gets. In an outline (nn/outline.h) only
-  // read_quantized() does, with a layer that lives no longer than that, as often as it is called.
-  void hold_by(std::function<void(Linear&)> hold);
+  // Calls `hold`, which holds a quantised weight in the layer that it gets: the rows `first` to first + count of this
+  // layer's, all that the other has. In an outline (nn/outline.h) only read_quantized() does, with a layer that lives
+  // no longer than that, as often as it is called; of NF4 always with all rows.
+  using Hold = std::function<void(Linear&, int64_t first, int64_t count)>;
+  void hold_by(Hold hold);
   // Whether the quantised weight is an outline: quantized_parts() have shapes and types, but no values.
   bool is_outlined() const { return hold_ != nullptr; }
-  // Of an outline: quantized_parts() with values.
-  std::vector<at::Tensor> read_quantized() const;
+  // Of an outline: quantized_parts() with values, or where rows_are_apart() those of some rows.
+  std::vector<at::Tensor> read_quantized() const { return read_quantized(0, weight_.size(0)); }
+  std::vector<at::Tensor> read_quantized(int64_t first, int64_t count) const;
+  // Whether quantized_parts() are numbers and scales of rows, which need no other rows.
+  bool rows_are_apart() const { return weight8_.defined() && !weight8_.transposed.defined(); }
   bool has_quantized() const { return nf4_.defined() || weight8_.defined(); }
   // The weight that the stored numbers stand for, as a new tensor on the layer's device; also of an outline.
   at::Tensor dequantized(at::ScalarType dtype) const;
@@ -138,7 +143,7 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   }
 
  private:
-  std::shared_ptr<Linear> held() const;
+  std::shared_ptr<Linear> held(int64_t first, int64_t count) const;
   const Fp8Layer* fp8() const;  // null unless this pass runs in 8 bits, or gathers maxima for that
 
   at::Device device_;
@@ -149,8 +154,8 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   ops::Nf4Tensor nf4_;
   ops::Weight8 weight8_;
   bool fp8_products_ = false;
-  bool outlines_ = false;              // built in an OutlineScope
-  std::function<void(Linear&)> hold_;  // of an outline
+  bool outlines_ = false;  // built in an OutlineScope
+  Hold hold_;              // of an outline
   std::shared_ptr<LoraAdapter> lora_;
   std::shared_ptr<const Fp8Layer> fp8_;
 };

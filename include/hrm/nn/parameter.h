@@ -110,8 +110,8 @@ struct FrozenTensor {
 class FrozenReader {
  public:
   // The bytes `first` to first + out.numel() of the tensor. `out`: (n) bytes on its device, and for outlines with a
-  // source a multiple of an element, as `first` is. A quantised layer is quantised as a whole, and kept until another
-  // one is read.
+  // source a multiple of an element, as `first` is. Of a layer in 8 bits the rows are quantised; one in NF4 is
+  // quantised as a whole, and kept until another one is read.
   void read(const FrozenTensor& frozen, int64_t first, const at::Tensor& out);
 
  private:
