@@ -13,11 +13,6 @@ namespace {
 
 constexpr int64_t kAlignment = nn::ParameterSet::kGradAlignment;
 
-// Where the gradient of a parameter lies in the set's flat vector.
-int64_t place_of(const nn::Parameter& parameter, const at::Tensor& flat) {
-  return parameter.master.grad().storage_offset() - flat.storage_offset();
-}
-
 int64_t aligned(int64_t size, int64_t unit) {
   return (size + unit - 1) / unit * unit;
 }
@@ -72,9 +67,10 @@ GradientReducer::GradientReducer(nn::ParameterSet& parameters, Comm& comm, const
   require(options.dtype == at::kFloat || options.dtype == at::kBFloat16, ExitCode::unexpected,
           "gradients are summed in float32 or bfloat16, not in ", c10::toString(options.dtype));
   require(options.zero >= 0 && options.zero <= 3, ExitCode::unexpected, "there is no zero ", options.zero);
-  require(parameters.flat_grad().defined(), ExitCode::unexpected, "the parameters are laid out for another reducer");
+  require(!parameters.gradients_are_placed(), ExitCode::unexpected, "the parameters are laid out for another reducer");
   require(replicas_ == nullptr || (options.zero > 0 && !comm_.alone()), ExitCode::unexpected, "groups of ",
           comm_.ranks(), " ranks with zero ", options.zero, " split nothing");
+  if (comm_.alone() || options.zero == 0) parameters.materialise();
   if (comm_.alone()) return;
   zero_ = std::min<int64_t>(options.zero, 2);
   weights_take_turns_ = options.zero == 3;
@@ -95,7 +91,6 @@ Residence GradientReducer::residence_of(const nn::Parameter& parameter, int64_t 
 }
 
 std::vector<GradientReducer::Extent> GradientReducer::runs_of_parameters(int64_t zero) const {
-  const at::Tensor& flat = parameters_.flat_grad();
   const std::vector<nn::Parameter>& all = parameters_.all();
   const bool apart = std::any_of(all.begin(), all.end(), [&](const nn::Parameter& parameter) {
     return residence_of(parameter, zero) != Residence::whole;
@@ -103,7 +98,7 @@ std::vector<GradientReducer::Extent> GradientReducer::runs_of_parameters(int64_t
   std::vector<Extent> runs;
   for (size_t i = 0; i < all.size(); ++i) {
     const nn::Parameter& parameter = all[i];
-    const int64_t begin = place_of(parameter, flat);
+    const int64_t begin = parameter.place;
     const Residence residence = residence_of(parameter, zero);
     const int group = apart && residence == Residence::whole ? nn::GradientReady::kNoGroup : parameter.group;
     if (!runs.empty()) runs.back().end = begin;
@@ -114,7 +109,7 @@ std::vector<GradientReducer::Extent> GradientReducer::runs_of_parameters(int64_t
     runs.back().parameters.push_back(i);
     runs.back().used_by.push_back(parameter.group);
   }
-  runs.back().end = flat.numel();
+  runs.back().end = parameters_.flat_size();
   return runs;
 }
 
@@ -205,7 +200,7 @@ void GradientReducer::lay_out(const std::vector<Extent>& extents) {
 }
 
 void GradientReducer::make_buffers(at::ScalarType dtype, bool rotate) {
-  const at::TensorOptions floats = parameters_.flat_grad().options();
+  const at::TensorOptions floats = parameters_.all().front().master.options().requires_grad(false);
   const auto piece_of = [&](const Bucket& bucket) {
     return *std::find_if(layout_->pieces.begin(), layout_->pieces.end(),
                          [&](const FlatLayout::Piece& piece) { return piece.offset == bucket.offset; });

@@ -58,6 +58,7 @@ ParameterShards::ParameterShards(nn::ParameterSet& parameters, Comm& comm, const
                      [](const auto& a, const auto& b) { return a.groups[0] > b.groups[0]; });
     if (!units.empty()) weights_ = std::make_unique<WeightGather>(parameters_, comm_, std::move(units), options);
   }
+  parameters_.materialise();  // frozen weights that every rank has
   const at::TensorOptions floats = gradients_.options();
   for (size_t i = 0; i < moment_names_.size(); ++i) moments_.push_back(at::zeros({layout_.share()}, floats));
   moved_ = at::zeros({2}, floats.dtype(at::kDouble));
@@ -83,6 +84,7 @@ std::vector<WeightGather::Unit> ParameterShards::place_masters(const std::vector
   whole_ = at::zeros({whole}, floats);
   shard_ = at::zeros({shard_layout_.share()}, floats);
 
+  bool gathers = false;
   std::vector<WeightGather::Unit> units;
   for (size_t i = 0; i < layout_.pieces.size(); ++i) {
     const FlatLayout::Piece &piece = layout_.pieces[i], &place = places[i];
@@ -109,14 +111,18 @@ std::vector<WeightGather::Unit> ParameterShards::place_masters(const std::vector
           part.master = whole_.narrow(0, place.offset + first - piece.offset, part.size);
         } else {
           part.master = shard_.narrow(0, own + first - begin, part.size);
-          part.master.copy_(parameter.master.detach().view(-1).narrow(0, first - member.offset, part.size));
+          parameters_.read_master(m, first - member.offset, part.master);
         }
         parts_.push_back(part);
       }
       if (uses[i].residence == Residence::copies) {
         if (!copies.all.defined()) copies.all = at::zeros({piece.size}, parameter.compute.options());
         const at::Tensor there = copies.all.narrow(0, offset, size).view(member.sizes);
-        there.copy_(parameter.compute);
+        if (parameter.outlined) {
+          gathers = true;
+        } else {
+          there.copy_(parameter.compute);
+        }
         parameters_.place_compute(m, there.variable_data());
       } else if (uses[i].residence == Residence::turns) {
         unit.dtype = parameter.compute.scalar_type();
@@ -131,6 +137,7 @@ std::vector<WeightGather::Unit> ParameterShards::place_masters(const std::vector
       units.push_back(std::move(unit));
     }
   }
+  if (gathers) gather();  // the others' parts of what was an outline
   return units;
 }
 

@@ -82,6 +82,8 @@ class Trainer : public Stateful {
 
   // Starts from the weights that the task holds now, instead of resume(): call before run().
   void start_fresh();
+  // The same, from the averages of a checkpoint, or its weights if it has none. `by_mean`: as load_weights_into().
+  void start_from(const std::filesystem::path& checkpoint, const std::vector<std::string>& by_mean = {});
 
   // Trains to the configured number of steps. A signal (train/signals.h) stops it after a step, or within an
   // evaluation, which the resumed run repeats. A signal to any rank stops all ranks after the same step, a few steps
@@ -134,6 +136,7 @@ class Trainer : public Stateful {
   optim::Ema* ema() { return shards_ ? shards_->ema() : ema_.get(); }
   void alive(const char* doing);
   void visit_entries(StateVisitor& visitor);
+  void visit_weights(StateVisitor& visitor);
   void set_clock(parallel::StepClock* clock);
   void pause_over(double start_s);
   void collect_metrics(bool wait);
