@@ -157,8 +157,7 @@ Runtime start_device(Ranks& ranks, const config::Config& config) {
 }
 
 std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config) {
-  const parallel::MeshShape shape{.tensor = static_cast<int>(config.parallel.tensor)};
-  return std::make_shared<parallel::Mesh>(ranks.comm, shape);
+  return std::make_shared<parallel::Mesh>(ranks.comm, parallel::mesh_shape(config.parallel));
 }
 
 std::unique_ptr<tasks::Task> make_task(const config::Config& config, const Runtime& runtime,

@@ -70,7 +70,7 @@ Json items_json(const std::vector<PlanItem>& items, const char* unit) {
 
 Json plan_json(const PlanInput& input, const Plan& plan) {
   const config::TrainConfig& train = input.config.train;
-  const train::BatchSplit batch = train::split_batch(train, input.ranks);
+  const train::BatchSplit batch = train::split_batch(train, input.data_ranks());
   Json json;
   json["gpu"] = input.gpu.name;
   json["model"] = input.model->name();
@@ -179,7 +179,7 @@ Json exchanges_json(const RanksPlan& plan) {
     Json& row = rows[place];
     row["calls"] = row["calls"].get<int64_t>() + 1;
     row["bytes"] = row["bytes"].get<int64_t>() + exchange.operation.bytes;
-    row["ms"] = row["ms"].get<double>() + plan.exchange_ms[i];
+    row["ms"] = row["ms"].get<double>() + plan.timeline.exchange_ms[i];
   }
   return rows;
 }
@@ -199,7 +199,7 @@ Json ranks_plan_json(const RanksPlan& plan) {
   json.update(plan_json(plan.input, plan.own));
   for (const char* key : {"gpu", "model", "parameters", "positions", "run_seconds", "assumptions"}) json.erase(key);
   const double steps = static_cast<double>(plan.input.config.train.steps);
-  json["samples_per_rank"] = plan.input.config.train.global_batch_size / plan.layout.ranks;
+  json["samples_per_rank"] = plan.input.own_samples();
   json["compute_ms"] = plan.own.step_ms;
   json["backward_ms"] = plan.own.backward_ms;
   json["exchanges"] = exchanges_json(plan);
@@ -209,9 +209,9 @@ Json ranks_plan_json(const RanksPlan& plan) {
   json["bytes"] = bytes;
   json["node_bytes"] = plan.sent.node;
   json["network_bytes"] = plan.sent.network;
-  json["communication_ms"] = plan.comm_ms;
-  json["hidden_ms"] = plan.comm_ms - plan.exposed_ms;
-  json["exposed_ms"] = plan.exposed_ms;
+  json["communication_ms"] = plan.timeline.comm_ms;
+  json["hidden_ms"] = plan.timeline.comm_ms - plan.timeline.exposed_ms;
+  json["exposed_ms"] = plan.timeline.exposed_ms;
   json["step_ms"] = plan.step_ms;
   json["samples_per_s"] = plan.samples_per_s;
   json["efficiency"] = plan.efficiency;
