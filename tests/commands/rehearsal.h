@@ -4,8 +4,8 @@
 #include "commands/plan/ranks.h"
 #include "hrm/base/error.h"
 #include "hrm/tasks/registry.h"
-#include "train/ranks.h"
 #include "support/ranks.h"
+#include "train/ranks.h"
 #include "train/small_run.h"
 
 namespace hrm::testing {

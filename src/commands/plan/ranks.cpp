@@ -7,6 +7,7 @@
 #include <set>
 
 #include "hrm/base/error.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/ops/without_memory.h"
 #include "hrm/optim/optimizer.h"
 #include "hrm/parallel/gradient_reducer.h"
@@ -232,17 +233,13 @@ AxisLayouts axis_layouts(const parallel::MeshPlace& place, int64_t per_node) {
   return layouts;
 }
 
-namespace {
-
-// Of the planned rank: its part of the model.
 PlanInput input_of_rank(const RanksInput& in, int64_t ranks) {
   PlanInput input = in.one;
   input.ranks = ranks;
   const int64_t data = input.place().size(parallel::Axis::data), tensor = input.config.parallel.tensor;
   int64_t& batch = input.config.train.global_batch_size;
-  require(in.weak || batch % data == 0, ExitCode::usage, "train.global_batch_size = ", batch,
-          " cannot be split over ", data,
-          tensor > 1 ? cat(" groups of parallel.tensor = ", tensor, " ranks") : std::string(" ranks"),
+  require(in.weak || batch % data == 0, ExitCode::usage, "train.global_batch_size = ", batch, " cannot be split over ",
+          data, tensor > 1 ? cat(" groups of parallel.tensor = ", tensor, " ranks") : std::string(" ranks"),
           ": choose a multiple of them, or with --weak that batch for each ", tensor > 1 ? "group" : "rank");
   if (in.weak) batch *= data;
   if (tensor > 1) {
@@ -252,8 +249,6 @@ PlanInput input_of_rank(const RanksInput& in, int64_t ranks) {
   }
   return input;
 }
-
-}  // namespace
 
 RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {
   RanksPlan plan;
@@ -287,6 +282,24 @@ RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {
   plan.efficiency = plan.samples_per_s / static_cast<double>(ranks) /
                     rate(alone.config.train.global_batch_size, make_plan(alone).step_ms);
   return plan;
+}
+
+std::string why_tensor_does_not_pay(const RanksInput& in, const RanksPlan& plan) {
+  const int64_t tensor = plan.input.config.parallel.tensor;
+  if (tensor == 1) return "";
+  RanksInput whole = in;
+  whole.one.config.parallel.tensor = 1;
+  RanksPlan other;
+  try {
+    other = make_ranks_plan(whole, plan.layout.ranks);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::usage) throw;
+    return "";  // that many ranks cannot split the batch
+  }
+  if (other.own.device_used > other.input.gpu.memory_bytes || other.samples_per_s < plan.samples_per_s) return "";
+  const auto rate = [](double samples_per_s) { return metrics::fixed(samples_per_s, 1); };
+  return cat("parallel.tensor=", tensor, " does not pay: ", rate(plan.samples_per_s), " samples/s, and ",
+             rate(other.samples_per_s), " with parallel.tensor=1, which fits");
 }
 
 }  // namespace hrm::commands

@@ -40,6 +40,10 @@ struct RanksInput {
 using AxisLayouts = std::map<std::string, RankLayout>;
 AxisLayouts axis_layouts(const parallel::MeshPlace& place, int64_t per_node);
 
+// What one of these ranks has and does: rank 0, whose part of the model is the largest. Error(usage) where the ranks
+// cannot split the batch, and as MeshPlace and ModelPlan::outline_part.
+PlanInput input_of_rank(const RanksInput& in, int64_t ranks);
+
 struct RanksPlan {
   RankLayout layout;
   PlanInput input;                      // of one of the ranks
@@ -50,10 +54,13 @@ struct RanksPlan {
   double step_ms = 0;
   double samples_per_s = 0;
   double efficiency = 0;  // samples per second of a rank, by those of one rank with the configured batch
+  std::string advice;     // for the reader; empty: none
 };
 
-// Of rank 0, whose part of the model is the largest. Error(usage) as make_plan, axis_layouts and
-// MeshPlace.
+// Error(usage) as input_of_rank, make_plan and axis_layouts.
 RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks);
+
+// A sentence with both times, if as many ranks are as fast with parallel.tensor=1, and that fits; else empty.
+std::string why_tensor_does_not_pay(const RanksInput& in, const RanksPlan& plan);
 
 }  // namespace hrm::commands

@@ -89,7 +89,7 @@ std::vector<Event> in_order(const std::vector<StepExchange>& exchanges) {
 }  // namespace
 
 StepTimeline simulate(const std::vector<StepExchange>& exchanges, const PassTimes& times,
-                  const std::function<double(const parallel::CommOperation&)>& milliseconds) {
+                      const std::function<double(const parallel::CommOperation&)>& milliseconds) {
   const std::string tensor = parallel::axis_name(parallel::Axis::tensor);
   StepTimeline timeline;
   Transfers links;

@@ -35,6 +35,6 @@ struct StepTimeline {
 // travel one after the other. `milliseconds`: of an operation that has the links to itself. What travels slows down no
 // computing.
 StepTimeline simulate(const std::vector<tasks::StepExchange>& exchanges, const PassTimes& times,
-                  const std::function<double(const parallel::CommOperation&)>& milliseconds);
+                      const std::function<double(const parallel::CommOperation&)>& milliseconds);
 
 }  // namespace hrm::commands

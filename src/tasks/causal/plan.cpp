@@ -265,10 +265,11 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
 
 ModelOutline CausalPlan::outline_part(const config::Config& config,
                                       const std::shared_ptr<const nn::TensorAcross>& across) const {
-  require(!across || PolychromicPlan(config, 1).most_samples() == 0, ExitCode::usage, "plan counts no completions that ",
-          "the parts of a model sample together (parallel.tensor = ", config.parallel.tensor,
-          "); plan training on responses alone (polychromic.objective=none, grpo.start_step=0), or set parallel.tensor ",
-          "to 1");
+  require(
+      !across || PolychromicPlan(config, 1).most_samples() == 0, ExitCode::usage, "plan counts no completions that ",
+      "the parts of a model sample together (parallel.tensor = ", config.parallel.tensor,
+      "); plan training on responses alone (polychromic.objective=none, grpo.start_step=0), or set parallel.tensor ",
+      "to 1");
   const CausalLm lm = outline_causal_lm(config, across);
   const PolychromicPlan plan(config, 1);
   std::vector<std::string> rewards;

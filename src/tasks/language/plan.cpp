@@ -210,7 +210,7 @@ class LanguageClock {
   LanguageWidths w_;
   TimeModel clock_;
   double slowdown_;
-  double fp8_;  // share of the blocks' linear layers that multiply in 8 bits
+  double fp8_;        // share of the blocks' linear layers that multiply in 8 bits
   double parts_ = 1;  // of the blocks that are counted now
 };
 

@@ -124,7 +124,9 @@ void StepRehearsal::note_work(const std::string& what, Moment moment, double fro
     if (operation == exchange_of_.size() && of_tensor(operation)) ++passed;
     const double share = passed > 0 ? (passed - 0.5) / all : 0;
     const bool gathers = operations.at(operation).kind == parallel::CommOperation::Kind::all_gather;
-    note_next(of_tensor(operation) ? what : gathers ? "weights" : "gradients",
+    note_next(of_tensor(operation) ? what
+              : gathers            ? "weights"
+                                   : "gradients",
               {.moment = moment, .ready = from + (to - from) * share, .micro_batches_left = micro_batches_left});
   }
 }
