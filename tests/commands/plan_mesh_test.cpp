@@ -103,6 +103,18 @@ TEST(Simulation, EveryMicroBatchComputes) {
   EXPECT_DOUBLE_EQ(simulated(all, twice).exposed_ms, 50 - 30);
 }
 
+// One that is listed stands for three, of which each waits.
+TEST(Simulation, MicroBatchesThatAreNotListed) {
+  std::vector<StepExchange> all;
+  add_exchange(all, "tensor", 2, {Moment::in_forward, 0.5}, {Moment::in_forward, 0.5}, 1);
+  all[0].times = 3;
+  add_exchange(all, "", 15, {Moment::in_backward, 0.5}, {Moment::after_backward});
+  const StepTimeline timeline = simulated(all, {.forward_ms = 10, .backward_ms = 20, .micro_batches = 4});
+  EXPECT_EQ(timeline.axes.at("tensor").calls, 3);
+  EXPECT_DOUBLE_EQ(timeline.axes.at("tensor").exposed_ms, 6);
+  EXPECT_DOUBLE_EQ(timeline.axes.at("").exposed_ms, 5);
+}
+
 TEST(Simulation, RefusesWhatIsNeverWaitedFor) {
   std::vector<StepExchange> all;
   add_exchange(all, "", 1, {Moment::in_forward, 0}, {Moment::in_forward, 0});
@@ -167,6 +179,28 @@ TEST(MeshPlan, APartHasAPartOfEverything) {
   EXPECT_NEAR(part.own.step_ms, whole.own.step_ms, 0.15 * whole.own.step_ms);
   EXPECT_GT(part.timeline.axes.at("tensor").exposed_ms, 0.9 * part.timeline.axes.at("tensor").ms);
   EXPECT_EQ(whole.timeline.axes.count("tensor"), 0U);
+}
+
+// Of many micro-batches some stand for others.
+TEST(MeshPlan, ManyMicroBatches) {
+  const auto plan_of = [](int64_t micro_batches) {
+    const RanksInput in = mesh_input(with(kSmallDecoder, {"parallel.tensor=2", "train.micro_batch_size=1",
+                                                          cat("train.global_batch_size=", 2 * micro_batches)}));
+    return make_ranks_plan(in, 4);
+  };
+  const auto calls = [&](int64_t micro_batches) { return plan_of(micro_batches).timeline.axes.at("tensor").calls; };
+  const int64_t each = calls(4) - calls(3), once = calls(3) - 3 * each;
+  EXPECT_GT(each, 30);
+  EXPECT_EQ(once, 3) << "shared gradients, norm and update ratio";
+  for (const int64_t micro_batches : {8, 12, 48}) EXPECT_EQ(calls(micro_batches), once + micro_batches * each);
+  const RanksPlan many = plan_of(48);
+  EXPECT_LT(many.exchanges.size(), 10U * static_cast<size_t>(each));
+  EXPECT_NEAR(many.timeline.axes.at("tensor").exposed_ms, many.timeline.axes.at("tensor").ms, 1e-6);
+  int64_t bytes = 0;
+  for (const StepExchange& exchange : many.exchanges) bytes += exchange.times * exchange.operation.bytes;
+  int64_t of_axes = 0;
+  for (const auto& [axis, times] : many.timeline.axes) of_axes += times.bytes;
+  EXPECT_EQ(of_axes, bytes);
 }
 
 TEST(MeshPlan, SaysWhereTensorDoesNotPay) {

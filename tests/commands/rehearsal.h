@@ -12,7 +12,10 @@ namespace hrm::testing {
 
 inline std::vector<parallel::CommOperation> operations_of(const std::vector<commands::StepExchange>& exchanges) {
   std::vector<parallel::CommOperation> out;
-  for (const commands::StepExchange& exchange : exchanges) out.push_back(exchange.operation);
+  for (const commands::StepExchange& exchange : exchanges) {
+    EXPECT_EQ(exchange.times, 1);
+    out.push_back(exchange.operation);
+  }
   return out;
 }
 

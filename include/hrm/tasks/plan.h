@@ -106,7 +106,7 @@ struct StepPlace {
   enum class Moment { before_forward, in_forward, in_backward, after_backward };
   Moment moment = Moment::after_backward;
   double ready = 1;                // the share of that pass that is computed
-  int64_t micro_batches_left = 0;  // after that of the pass
+  int64_t micro_batches_left = 0;  // after that of the pass; of those that are listed
   int64_t order = -1;              // among all that starts or is waited for in the step
 };
 
@@ -114,7 +114,8 @@ struct StepPlace {
 struct StepExchange : StepPlace {
   std::string what;  // "gradients"
   parallel::CommOperation operation;
-  StepPlace wait;  // where the rank waits for its result
+  StepPlace wait;     // where the rank waits for its result
+  int64_t times = 1;  // in that many micro-batches, one after the other, of which one is listed
 };
 
 // Records what one rank of a mesh starts and waits for in a step, and where. No other rank is there: the Comms are fake
@@ -139,7 +140,9 @@ class StepRehearsal {
 
   // Events so far, all of which must be noted.
   size_t mark() const { return events_.size(); }
-  // As if what happened between two marks, one micro-batch, happened in `times` micro-batches more.
+  // As if what happened between two marks, one micro-batch, happened in `times` micro-batches more. At most
+  // kMostListed of them are listed, the last for all others.
+  static constexpr int64_t kMostListed = 6;
   void repeat(size_t from, size_t to, int64_t times);
 
   std::vector<StepExchange> take() { return std::move(exchanges_); }

@@ -41,6 +41,12 @@ std::string without_origin(std::string why) {
   return why;
 }
 
+std::vector<MeshSettings> settings_of(const std::vector<MeshPlan>& meshes) {
+  std::vector<MeshSettings> settings;
+  for (const MeshPlan& mesh : meshes) settings.push_back(mesh.mesh);
+  return settings;
+}
+
 Json plans_json(const std::vector<MeshPlan>& meshes, size_t most) {
   Json plans = Json::array();
   for (size_t i = 0; i < std::min(most, meshes.size()); ++i) plans.push_back(ranks_plan_json(meshes[i].plan));
@@ -66,12 +72,14 @@ Json best_json(const RanksInput& input, int64_t ranks, const BestMeshes& best) {
   json["fitting"] = best.fitting.size();
   json["best"] = plans_json(best.fitting, kShown);
   json["too_large"] = plans_json(best.too_large, kShown);
+  json["too_large_names"] = names_of(settings_of(best.too_large));
   json["refused"] = Json::array();
   for (const BestMeshes::Refused& refused : best.refused) {
     json["refused"].push_back({{"meshes", names_of(refused.meshes)}, {"why", without_origin(refused.why)}});
   }
   const std::vector<MeshPlan>& some = best.fitting.empty() ? best.too_large : best.fitting;
-  if (!some.empty()) json["assumptions"] = assumptions_json(input, some.front().plan.own);
+  const bool parts = std::any_of(some.begin(), some.end(), [](const MeshPlan& mesh) { return mesh.mesh.tensor > 1; });
+  if (!some.empty()) json["assumptions"] = assumptions_json(input, some.front().plan.own, parts);
   return json;
 }
 
@@ -100,9 +108,10 @@ void print_best(const Json& json, std::ostream& out) {
   }
   if (best.empty()) out << "no mesh of " << json["ranks"].dump() << " ranks fits\n";
   const int64_t large = json["meshes"].get<int64_t>() - json["fitting"].get<int64_t>();
-  if (large > 0) {
-    out << "\n"
-        << large << (large == 1 ? " mesh does" : " meshes do") << " not fit; " << smallest_text(too_large.front())
+  if (large > 0 && best.empty()) {
+    out << smallest_text(too_large.front()) << "\n";
+  } else if (large > 0) {
+    out << "\n" << large << (large == 1 ? " mesh does" : " meshes do") << " not fit: " << text_of(json["too_large_names"])
         << "\n";
   }
   if (!json["refused"].empty()) out << "\nleft out\n";

@@ -92,15 +92,28 @@ class GroupPasses {
   std::vector<int> forward_;
 };
 
+// rehearse(micro-batches that are left after it): of `all` micro-batches, or of the last.
+template <class Rehearse>
+void rehearse_micro_batches(const PlanInput& in, bool all, StepRehearsal& step, const Rehearse& rehearse) {
+  int64_t left = all ? train::split_batch(in.config.train, in.data_ranks()).accumulation - 1 : 0;
+  if (left > 2) {
+    // From the second one on, all but the last are alike.
+    rehearse(left--);
+    const size_t from = step.mark();
+    rehearse(left--);
+    step.repeat(from, step.mark(), left);
+    left = 0;
+  }
+  for (; left >= 0; --left) rehearse(left);
+}
+
 // The micro-batches of a whole model, of which the gradient groups tell when what is complete.
 void rehearse_groups(const PlanInput& in, const tasks::ModelOutline& outline, parallel::GradientReducer& reducer,
                      parallel::WeightGather* weights, StepRehearsal& step) {
   const GroupPasses passes(outline);
   const auto groups = static_cast<int64_t>(outline.parameters->gradient_ready()->groups().size());
-  const int64_t accumulation = train::split_batch(in.config.train, in.data_ranks()).accumulation;
-  for (int64_t micro = reducer.every_micro_batch() || weights != nullptr ? 0 : accumulation - 1; micro < accumulation;
-       ++micro) {
-    const int64_t left = accumulation - 1 - micro;
+  const bool all = reducer.every_micro_batch() || weights != nullptr;
+  rehearse_micro_batches(in, all, step, [&](int64_t left) {
     reducer.begin(/*last_micro_batch=*/left == 0);
     step.note("gradients", Moment::in_backward, 1, left + 1);  // what the pass before has left
     for (size_t i = 0; i < passes.forward().size() && weights != nullptr; ++i) {
@@ -122,29 +135,18 @@ void rehearse_groups(const PlanInput& in, const tasks::ModelOutline& outline, pa
           reducer.ready(group);
           step.note("gradients", Moment::in_backward, done(), left);
         });
-  }
+  });
 }
 
 // The micro-batches of a part of a model, which runs on tensors without memory.
 void rehearse_part(const PlanInput& in, const tasks::ModelOutline& outline, parallel::GradientReducer& reducer,
                    StepRehearsal& step) {
-  const int64_t accumulation = train::split_batch(in.config.train, in.data_ranks()).accumulation;
-  const auto rehearse = [&](int64_t left) {
+  rehearse_micro_batches(in, /*all=*/true, step, [&](int64_t left) {
     reducer.begin(/*last_micro_batch=*/left == 0);
     step.note("gradients", Moment::in_backward, 1, left + 1);
     const at::AutoGradMode with_gradients(true);
     in.model->rehearse_pass(in, outline, left, step);
-  };
-  // From the second one on, all but the last are alike.
-  int64_t left = accumulation - 1;
-  if (accumulation > 3) {
-    rehearse(left--);
-    const size_t from = step.mark();
-    rehearse(left--);
-    step.repeat(from, step.mark(), left);
-    left = 0;
-  }
-  for (; left >= 0; --left) rehearse(left);
+  });
 }
 
 }  // namespace
@@ -270,8 +272,8 @@ RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {
   });
   for (const StepExchange& exchange : plan.exchanges) {
     const LinkBytes sent = link_bytes(exchange.operation, layouts.at(exchange.operation.axis));
-    plan.sent.node += sent.node;
-    plan.sent.network += sent.network;
+    plan.sent.node += static_cast<double>(exchange.times) * sent.node;
+    plan.sent.network += static_cast<double>(exchange.times) * sent.network;
   }
   plan.step_ms = plan.own.step_ms + plan.timeline.exposed_ms;
   const auto rate = [](int64_t samples, double ms) { return static_cast<double>(samples) / (1e-3 * ms); };

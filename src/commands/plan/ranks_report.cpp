@@ -72,9 +72,9 @@ Json exchanges_json(const RanksPlan& plan) {
                       {"ms", 0.0}});
     }
     Json& row = rows[found->second];
-    row["calls"] = row["calls"].get<int64_t>() + 1;
-    row["bytes"] = row["bytes"].get<int64_t>() + exchange.operation.bytes;
-    row["ms"] = row["ms"].get<double>() + plan.timeline.exchange_ms[i];
+    row["calls"] = row["calls"].get<int64_t>() + exchange.times;
+    row["bytes"] = row["bytes"].get<int64_t>() + exchange.times * exchange.operation.bytes;
+    row["ms"] = row["ms"].get<double>() + static_cast<double>(exchange.times) * plan.timeline.exchange_ms[i];
   }
   return rows;
 }
@@ -105,9 +105,12 @@ Json ranks_plan_json(const RanksPlan& plan) {
   json["forward_ms"] = plan.own.forward_ms;
   json["backward_ms"] = plan.own.backward_ms;
   json["exchanges"] = exchanges_json(plan);
-  json["calls"] = plan.exchanges.size();
-  int64_t bytes = 0;
-  for (const StepExchange& exchange : plan.exchanges) bytes += exchange.operation.bytes;
+  int64_t calls = 0, bytes = 0;
+  for (const auto& [axis, times] : plan.timeline.axes) {
+    calls += times.calls;
+    bytes += times.bytes;
+  }
+  json["calls"] = calls;
   json["bytes"] = bytes;
   json["node_bytes"] = plan.sent.node;
   json["network_bytes"] = plan.sent.network;
@@ -140,7 +143,7 @@ Json head_json(const RanksInput& input) {
   return json;
 }
 
-Json assumptions_json(const RanksInput& input, const Plan& own) {
+Json assumptions_json(const RanksInput& input, const Plan& own, bool with_parts) {
   Json lines = own.assumptions;
   const auto link_text = [](const Link& link, const char* name) {
     return cat(name, ": ", metrics::fixed(1e-9 * link.bytes_per_s, 1), " GB/s of a GPU in one direction",
@@ -156,6 +159,11 @@ Json assumptions_json(const RanksInput& input, const Plan& own) {
   lines.push_back(
       "what travels while a rank computes does not slow it down; NCCL's own memory is not counted, nor the "
       "data of other ranks that hosts prepare with data.reference_semantics=false");
+  if (with_parts) {
+    lines.push_back(
+        "parts of a model (parallel.tensor) wait for each exchange of activations, and their work is spread evenly "
+        "between the exchanges of a pass; these estimates were not compared with a GPU");
+  }
   return lines;
 }
 
@@ -164,7 +172,7 @@ Json ranks_json(const RanksInput& input, const std::vector<RanksPlan>& plans) {
   json["zero"] = input.one.config.parallel.zero;
   json["plans"] = Json::array();
   for (const RanksPlan& plan : plans) json["plans"].push_back(ranks_plan_json(plan));
-  json["assumptions"] = assumptions_json(input, plans.front().own);
+  json["assumptions"] = assumptions_json(input, plans.front().own, input.one.config.parallel.tensor > 1);
   return json;
 }
 

@@ -30,6 +30,6 @@ std::string text_of(const Json& value);
 void print_assumptions(const Json& json, std::ostream& out);
 Json head_json(const RanksInput& input);
 Json ranks_plan_json(const RanksPlan& plan);
-Json assumptions_json(const RanksInput& input, const Plan& own);
+Json assumptions_json(const RanksInput& input, const Plan& own, bool with_parts);
 
 }  // namespace hrm::commands

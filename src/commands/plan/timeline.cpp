@@ -94,24 +94,29 @@ StepTimeline simulate(const std::vector<StepExchange>& exchanges, const PassTime
   StepTimeline timeline;
   Transfers links;
   double computed = 0;
+  PassTimes listed = times;
+  for (const StepExchange& exchange : exchanges) {
+    listed.micro_batches = std::min(listed.micro_batches, times.micro_batches - exchange.times + 1);
+  }
   timeline.exchange_ms.resize(exchanges.size());
   for (const Event& event : in_order(exchanges)) {
-    const double here = std::max(computed, computed_before(*event.place, times));
+    const double here = std::max(computed, computed_before(*event.place, listed));
     links.pass(here - computed);
     computed = here;
     const parallel::CommOperation& operation = exchanges[event.exchange].operation;
     AxisTimes& axis = timeline.axes[operation.axis];
+    const int64_t repeats = exchanges[event.exchange].times;
     if (event.wait) {
-      const double waited = links.arrive(event.exchange);
+      const double waited = static_cast<double>(repeats) * links.arrive(event.exchange);
       axis.exposed_ms += waited;
       timeline.exposed_ms += waited;
     } else {
       const double ms = milliseconds(operation);
       timeline.exchange_ms[event.exchange] = ms;
-      timeline.comm_ms += ms;
-      ++axis.calls;
-      axis.bytes += operation.bytes;
-      axis.ms += ms;
+      timeline.comm_ms += static_cast<double>(repeats) * ms;
+      axis.calls += repeats;
+      axis.bytes += repeats * operation.bytes;
+      axis.ms += static_cast<double>(repeats) * ms;
       links.start({event.exchange, ms}, operation.axis == tensor);
     }
   }

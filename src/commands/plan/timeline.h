@@ -13,7 +13,7 @@ namespace hrm::commands {
 // What one rank computes, milliseconds of each micro-batch.
 struct PassTimes {
   double forward_ms = 0, backward_ms = 0;
-  int64_t micro_batches = 1;
+  int64_t micro_batches = 1;  // also those that are not listed (StepExchange::times)
 };
 
 // All operations of one axis.
@@ -24,7 +24,7 @@ struct AxisTimes {
 };
 
 struct StepTimeline {
-  std::vector<double> exchange_ms;        // of each exchange
+  std::vector<double> exchange_ms;        // of each exchange, once
   std::map<std::string, AxisTimes> axes;  // by CommOperation::axis
   double comm_ms = 0;                     // of all axes
   double exposed_ms = 0;
@@ -33,7 +33,7 @@ struct StepTimeline {
 // Events in their order: the rank computes up to the place of each, then starts the operation or waits for it. Those of
 // the tensor axis travel first, as their kernels do (parallel::Priority::urgent), and all others stop meanwhile. Others
 // travel one after the other. `milliseconds`: of an operation that has the links to itself. What travels slows down no
-// computing.
+// computing. Micro-batches that are not listed wait as long as the one that stands for them.
 StepTimeline simulate(const std::vector<tasks::StepExchange>& exchanges, const PassTimes& times,
                       const std::function<double(const parallel::CommOperation&)>& milliseconds);
 

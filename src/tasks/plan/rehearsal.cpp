@@ -147,7 +147,12 @@ std::vector<size_t> StepRehearsal::waited_later(size_t mark) const {
 void StepRehearsal::repeat(size_t from, size_t to, int64_t times) {
   const std::vector<size_t> before = waited_later(from), after = waited_later(to);
   std::vector<size_t> open = after;
-  for (int64_t turn = 1; turn <= times; ++turn) {
+  const int64_t listed = std::min(times, kMostListed), others = times - listed;
+  for (StepExchange& exchange : exchanges_) {
+    exchange.micro_batches_left -= others;
+    exchange.wait.micro_batches_left -= others;
+  }
+  for (int64_t turn = 1; turn <= listed; ++turn) {
     require(before.size() == open.size(), ExitCode::unexpected, "a micro-batch that is repeated leaves ", open.size(),
             " operations under way, but found ", before.size());
     std::map<size_t, size_t> copies;
@@ -158,6 +163,7 @@ void StepRehearsal::repeat(size_t from, size_t to, int64_t times) {
       if (!event.wait) {
         copies[event.exchange] = exchanges_.size();
         exchanges_.push_back(original);
+        exchanges_.back().times = turn == listed ? 1 + others : 1;
       }
       StepPlace place = event.wait ? original.wait : original;
       place.micro_batches_left -= turn;
