@@ -141,7 +141,7 @@ const Words kCutDecoder = {"plan",      "--gpu",          "A100",              "
                            "data.decoder_len=2048", "train.global_batch_size=8", "train.micro_batch_size=1",
                            "lm.recompute=true"};
 
-TEST(LanguagePlan, OfAMesh) {
+TEST(PlanOfLanguageModels, OfAMesh) {
   const TempDir dir;
   const fs::path file = dir / "plan.json";
   const Result result =
@@ -165,7 +165,7 @@ TEST(LanguagePlan, OfAMesh) {
                  {"6 ranks cannot be divided", "parallel.tensor = 4"});
 }
 
-TEST(LanguagePlan, TheBestMesh) {
+TEST(PlanOfLanguageModels, TheBestMesh) {
   const TempDir dir;
   const fs::path file = dir / "plan.json";
   const Result result = run(with(kCutDecoder, {"--ranks", "8", "--best", "--json", file.string()}));

@@ -181,6 +181,15 @@ TEST(MeshPlan, APartHasAPartOfEverything) {
   EXPECT_EQ(whole.timeline.axes.count("tensor"), 0U);
 }
 
+TEST(MeshPlan, OptimizerWorksOnAShare) {
+  const auto optimizer = [](const Overrides& more) {
+    const RanksInput in = mesh_input(with(with(kSmallDecoder, {"train.global_batch_size=8"}), more));
+    return testing::item(make_ranks_plan(in, 8).own.time, "optimizer");
+  };
+  EXPECT_DOUBLE_EQ(optimizer({"parallel.zero=1"}), optimizer({}) / 8);
+  EXPECT_NEAR(optimizer({"parallel.tensor=2"}), optimizer({}) / 2, 0.01 * optimizer({}));
+}
+
 // Of many micro-batches some stand for others.
 TEST(MeshPlan, ManyMicroBatches) {
   const auto plan_of = [](int64_t micro_batches) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <iomanip>
 #include <map>
+#include <set>
 
 #include "commands/plan/report.h"
 #include "hrm/base/error.h"
@@ -25,8 +26,12 @@ void append(std::string& list, const std::string& separator, const std::string& 
 
 // "tensor=2,4 zero=1,2,3; tensor=8 zero=0".
 std::string names_of(const std::vector<MeshSettings>& meshes) {
+  std::map<int64_t, std::set<int64_t>> settings;
+  for (const MeshSettings& mesh : meshes) settings[mesh.tensor].insert(mesh.zero);
   std::map<int64_t, std::string> zeros;  // by tensor
-  for (const MeshSettings& mesh : meshes) append(zeros[mesh.tensor], ",", std::to_string(mesh.zero));
+  for (const auto& [tensor, of_tensor] : settings) {
+    for (const int64_t zero : of_tensor) append(zeros[tensor], ",", std::to_string(zero));
+  }
   std::map<std::string, std::string> tensors;  // by zeros
   for (const auto& [tensor, zero] : zeros) append(tensors[zero], ",", std::to_string(tensor));
   std::string text;
@@ -91,7 +96,7 @@ void print_best(const Json& json, std::ostream& out) {
   const Json &best = json["best"], &too_large = json["too_large"];
   const auto cell = [&](int width) -> std::ostream& { return out << std::right << std::setw(width); };
   if (!best.empty()) {
-    out << "tensor    data  zero        step   computing   exposed: tensor      others      memory     samples/s\n";
+    out << "tensor    data  zero          step     computing   exposed: tensor      others      memory     samples/s\n";
   }
   for (const Json& plan : best) {
     const double tensor = exposed_on(plan, "tensor"), all = plan["exposed_ms"];
@@ -99,8 +104,8 @@ void print_best(const Json& json, std::ostream& out) {
     cell(6) << plan["tensor"].dump();
     cell(8) << plan["data_ranks"].dump();
     cell(6) << plan["zero"].dump();
-    ms(14, plan["step_ms"]);
-    ms(12, plan["compute_ms"]);
+    ms(16, plan["step_ms"]);
+    ms(14, plan["compute_ms"]);
     ms(14, tensor);
     ms(14, all - tensor);
     cell(12) << bytes_text(plan["device_used_bytes"]);
