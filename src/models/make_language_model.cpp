@@ -232,8 +232,9 @@ std::shared_ptr<LanguageModel> make_language_model(const config::Config& config,
   return model;
 }
 
-std::shared_ptr<LanguageModel> make_language_model_outline(const config::Config& config, const LanguageSizes& sizes) {
-  auto model = build(config, sizes, at::kMeta);
+std::shared_ptr<LanguageModel> make_language_model_outline(const config::Config& config, const LanguageSizes& sizes,
+                                                           std::shared_ptr<const nn::TensorAcross> across) {
+  auto model = build(config, sizes, at::kMeta, std::move(across));
   model->freeze(split_list(config.lm.freeze));
   return model;
 }

@@ -21,6 +21,10 @@ const char* axis_name(Axis axis) {
   return "data";
 }
 
+MeshShape mesh_shape(const config::ParallelConfig& config) {
+  return {.tensor = static_cast<int>(config.tensor), .replicas = static_cast<int>(config.replicas)};
+}
+
 MeshPlace::MeshPlace(int rank, int ranks, const MeshShape& shape)
     : rank_(rank), ranks_(ranks), tensor_(shape.tensor), replicas_(shape.replicas) {
   require(tensor_ >= 1 && replicas_ >= 1 && rank >= 0 && rank < ranks, ExitCode::unexpected, "rank ", rank, " of ",

@@ -158,8 +158,7 @@ Runtime start_device(Ranks& ranks, const config::Config& config) {
 }
 
 std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config) {
-  const parallel::MeshShape shape{.tensor = static_cast<int>(config.parallel.tensor),
-                                  .replicas = static_cast<int>(config.parallel.replicas)};
+  const parallel::MeshShape shape = parallel::mesh_shape(config.parallel);
   const parallel::MeshPlace place(ranks.comm->rank(), ranks.comm->ranks(), shape);
   const int data = place.size(parallel::Axis::data);
   require(shape.replicas == 1 || place.size(parallel::Axis::shard) > 1, ExitCode::usage,

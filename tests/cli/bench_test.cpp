@@ -586,7 +586,7 @@ TEST(Plan, OfSeveralRanks) {
                                          "--vocab-size", "11",       "--ranks", "1,8,64", "--json", file.string()};
   const Result result = run(plan);
   ASSERT_EQ(result.code, 0) << result.err;
-  for (const char* part : {"memory of a rank", "hidden by the backward pass", "= step", "efficiency",
+  for (const char* part : {"memory of a rank", "hidden by computing", "= step", "efficiency",
                            "collectives of a step with 64 ranks", "data sheet of the H200, NVLink", "400 Gbit/s"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
   }
@@ -636,6 +636,8 @@ TEST(Plan, WrongRanks) {
     expect_refusal(ExitCode::usage, with(plan, {option, "4"}), {option, "--ranks"});
   }
   expect_refusal(ExitCode::usage, with(plan, {"--weak"}), {"--weak", "--ranks"});
+  expect_refusal(ExitCode::usage, with(plan, {"--best"}), {"--best", "--ranks"});
+  expect_refusal(ExitCode::usage, with(plan, {"--best", "--ranks", "4,8"}), {"--best", "one number of ranks", "gives 2"});
   expect_refusal(ExitCode::usage, with(plan, {"--ranks", "8", "--bandwidths", "nowhere.json"}), {"nowhere.json"});
   const TempDir dir;
   std::ofstream(dir / "twice.json") << R"({"ranks": 2, "ranks": 4})";

@@ -135,5 +135,55 @@ TEST(SettingsOfLanguageModels, ThatTheDataHaveNoUseForAreRefused) {
   EXPECT_FALSE(fs::exists(dir / "runs"));
 }
 
+const Words kCutDecoder = {"plan",      "--gpu",          "A100",              "--vocab-size",
+                           "32000",     "task=language",  "lm.arch=decoder",   "data.encoder_len=0",
+                           "lm.layers=32", "lm.hidden_size=4096", "lm.num_heads=32", "lm.inner=11008",
+                           "data.decoder_len=2048", "train.global_batch_size=8", "train.micro_batch_size=1",
+                           "lm.recompute=true"};
+
+TEST(PlanOfLanguageModels, OfAMesh) {
+  const TempDir dir;
+  const fs::path file = dir / "plan.json";
+  const Result result =
+      run(with(kCutDecoder, {"--ranks", "4,8", "parallel.tensor=4", "--json", file.string()}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* part : {"parts of the model", "tensor axis", "activations", "axis: tensor", "spread evenly"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
+  }
+  const json plan = json::parse(read(file)).at("plans").at(1);
+  EXPECT_EQ(plan.at("tensor"), 4);
+  EXPECT_EQ(plan.at("data_ranks"), 2);
+  double exposed = 0, bytes = 0;
+  for (const json& axis : plan.at("axes")) {
+    exposed += axis.at("exposed_ms").get<double>();
+    bytes += axis.at("bytes").get<double>();
+  }
+  EXPECT_NEAR(exposed, plan.at("exposed_ms").get<double>(), 1e-9 * exposed);
+  EXPECT_EQ(bytes, plan.at("bytes").get<double>());
+  expect_refusal(ExitCode::usage, with(kCutDecoder, {"parallel.tensor=4"}), {"parallel.tensor = 4", "--ranks"});
+  expect_refusal(ExitCode::usage, with(kCutDecoder, {"--ranks", "6", "parallel.tensor=4"}),
+                 {"6 ranks cannot be divided", "parallel.tensor = 4"});
+}
+
+TEST(PlanOfLanguageModels, TheBestMesh) {
+  const TempDir dir;
+  const fs::path file = dir / "plan.json";
+  const Result result = run(with(kCutDecoder, {"--ranks", "8", "--best", "--json", file.string()}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* part : {"exposed: tensor", "1 mesh does not fit: tensor=1 zero=0", "assumed"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
+  }
+  const json best = json::parse(read(file));
+  EXPECT_EQ(best.at("meshes").get<size_t>(), best.at("fitting").get<size_t>() + 1);
+  ASSERT_GE(best.at("best").size(), 3U);
+  EXPECT_GE(best.at("best").at(0).at("samples_per_s"), best.at("best").at(1).at("samples_per_s"));
+
+  const Result small = run(with(kCutDecoder, {"--ranks", "1", "--best"}));
+  ASSERT_EQ(small.code, 0) << small.err;
+  for (const char* part : {"no mesh of 1 ranks fits", "the smallest takes", "no micro-batch of it fits"}) {
+    EXPECT_NE(small.out.find(part), std::string::npos) << part << " is not in:\n" << small.out;
+  }
+}
+
 }  // namespace
 }  // namespace hrm

@@ -58,7 +58,8 @@ bool in_fp8(const config::Config& config) {
 // The plan of a training on a GPU without kernels of ours for the products' epilogues, which keeps what the CPU keeps.
 Plan plan_like_cpu(config::Config config, int64_t prompt) {
   config.polychromic.generation_batch = 24;  // as many as the CPU decodes
-  return make_plan(causal_input(config, prompt, in_fp8(config) ? "H200" : "A100"));
+  const RanksInput whole{.one = causal_input(config, prompt, in_fp8(config) ? "H200" : "A100"), .links = {}};
+  return make_plan(input_of_rank(whole, config.parallel.tensor));
 }
 
 // The length is the default, since a value of its own would have no effect.
@@ -87,6 +88,9 @@ std::vector<CausalVariant> kept_variants() {
   all.push_back({"dropout", "llama", {"lora.dropout=0.1"}});
   all.push_back({"nf4", "llama", {"hf.quantize=nf4"}});
   all.push_back({"recompute", "qwen3", {"hf.recompute=true"}});
+  all.push_back({"part", "llama", {"parallel.tensor=2"}});
+  all.push_back({"part_whole", "qwen3", {"parallel.tensor=2", "lora.r=0"}});
+  all.push_back({"part_recompute", "qwen3", {"parallel.tensor=2", "hf.recompute=true"}});
   for (const char* type : {"qwen3", "llama", "qwen2", "gemma", "olmo2"}) {
     all.push_back({std::string(type) + "_fp8", type, {"lora.r=0", "precision.blocks=fp8"}});
   }
@@ -99,10 +103,11 @@ class CausalPlanKept : public ::testing::TestWithParam<CausalVariant> {};
 
 // The pass over responses, of the task's model.
 void expect_kept(const CausalVariant& variant, const std::string& dtype) {
-  SmallPolychromic run(
+  const config::LoadedConfig loaded = testing::small_polychromic_config(
       testing::fresh_folder("kept"),
       with(wide_rows(variant.model_type, with(kNothingSampled, variant.overrides)), {"precision.compute=" + dtype}));
-  models::DecoderLm& model = *run.task.lm().model;
+  testing::MeshRun run(loaded, parallel::make_fake_comm(0, static_cast<int>(loaded.config.parallel.tensor)));
+  models::DecoderLm& model = *dynamic_cast<tasks::PolychromicTask&>(*run.task).lm().model;
   const config::Config& config = run.loaded.config;
   if (in_fp8(config)) {  // begins as every step does
     run.trainer.start_fresh();
@@ -129,7 +134,8 @@ void expect_kept(const CausalVariant& variant, const std::string& dtype) {
   EXPECT_NEAR(static_cast<double>(bytes->now), 0, 0.01 * kept) << "nothing stays";
   // Gradients that the loss holds: of hidden states and, where it is trained, of the head.
   const bool wide = dtype == "fp32", trains_head = config.lora.r == 0 || !config.lora.modules_to_save.empty();
-  kept -= 64 * (static_cast<double>(labels.numel()) * (wide ? 4 : 2) + (trains_head ? 4 * 264 : 0));
+  kept -= 64 * (static_cast<double>(labels.numel()) * (wide ? 4 : 2) +
+                (trains_head ? 4.0 * 264 / static_cast<double>(config.parallel.tensor) : 0));
   const Plan plan = plan_like_cpu(config, 0);
   EXPECT_NEAR(item(plan.memory, "activations kept"), kept, 0.03 * kept) << dtype;
   // The CPU adds what is in 16 bits by way of float32, which takes more than a GPU does.
@@ -430,6 +436,30 @@ INSTANTIATE_TEST_SUITE_P(
                                       with(kNothingSampled, {"parallel.zero=3", "train.micro_batch_size=1"})},
                       CausalRanksCase{"rewards", with(kRewards, {"train.global_batch_size=8"})}),
     [](const auto& info) { return std::string(info.param.name); });
+
+class CausalMesh : public ::testing::TestWithParam<CausalRanksCase> {};
+
+TEST_P(CausalMesh, IsWhatTrainingSends) {
+  const config::LoadedConfig loaded = testing::small_polychromic_config(
+      testing::fresh_folder("mesh"),
+      with(with(kNothingSampled, {"parallel.tensor=2", "chat.buckets=1"}), GetParam().more));
+  for (const int ranks : {2, 4}) testing::expect_rehearsed_on_mesh(causal_input(loaded.config, 30), loaded, ranks);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, CausalMesh,
+                         ::testing::Values(CausalRanksCase{"adapter", {"lora.dropout=0.1"}},
+                                           CausalRanksCase{"whole", {"lora.r=0", "train.micro_batch_size=1"}},
+                                           CausalRanksCase{"recompute", {"hf.recompute=true"}},
+                                           CausalRanksCase{"packed",
+                                                           {"chat.packing=true", "lora.modules_to_save=lm_head"}}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(CausalMeshPlan, RefusesCompletions) {
+  const config::LoadedConfig loaded =
+      testing::small_polychromic_config(testing::fresh_folder("mesh"), {"parallel.tensor=2"});
+  test::expect_error(ExitCode::usage, {"completions", "parallel.tensor = 2", "polychromic.objective=none"},
+                     [&] { input_of_rank({.one = causal_input(loaded.config, 30), .links = {}}, 2); });
+}
 
 // The pass over completions comes after that over responses, and goes back first.
 TEST(CausalBackward, IsDoneBlockByBlock) {

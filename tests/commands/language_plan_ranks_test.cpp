@@ -58,6 +58,43 @@ INSTANTIATE_TEST_SUITE_P(
         LanguageCase{"prototype", {"lm.style=prototype"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// parallel.tensor: the part of the model itself runs, so that all that it sends is there.
+struct MeshCase {
+  const char* name;
+  int ranks = 2;
+  Overrides more = {};
+};
+void PrintTo(const MeshCase& value, std::ostream* out) {
+  *out << value.name;
+}
+
+const Overrides kCut{"parallel.tensor=2", "lm.num_heads=4", "lm.hidden_size=32", "lm.inner=64"};
+
+class MeshRehearsal : public ::testing::TestWithParam<MeshCase> {};
+
+TEST_P(MeshRehearsal, IsWhatTrainingSends) {
+  const Overrides more = with(kCut, GetParam().more);
+  testing::expect_rehearsed_on_mesh(
+      language_ranks_input(more), testing::small_language_config(testing::fresh_folder("run"), more), GetParam().ranks);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, MeshRehearsal,
+    ::testing::Values(MeshCase{"decoder", 2, {"lm.arch=decoder"}},
+                      MeshCase{"decoder_data", 4, {"lm.arch=decoder", "parallel.bucket_mb=1", "lm.hidden_size=128"}},
+                      MeshCase{"tensor_4", 4, {"lm.arch=decoder", "parallel.tensor=4", "lm.tied=false"}},
+                      MeshCase{"accumulation", 2, {"lm.arch=decoder", "train.micro_batch_size=1"}},
+                      MeshCase{"accumulation_data", 4, {"lm.arch=decoder", "train.micro_batch_size=1"}},
+                      MeshCase{"chunks", 2, {"lm.arch=decoder", "objective.chunk=7", "lm.recompute=true"}},
+                      MeshCase{"documents",
+                               2,
+                               {"lm.arch=decoder", "data.train={text}", "data.encoder_len=0", "data.decoder_len=24",
+                                "data.document_masks=true", "lm.window=8"}},
+                      MeshCase{"hrm", 4, {"objective.halting=0.1", "objective.deep_supervision=0.5"}},
+                      MeshCase{"hrm_prefix", 2, {"lm.bridge=prefix", "train.micro_batch_size=2"}},
+                      MeshCase{"mamba2", 2, {"lm.encoder=mamba2"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
 // What a rank of a training holds, and all that it is spared.
 TEST(LanguagePlanOfRanks, BlocksInTurnAreCounted) {
   const Overrides base{"lm.arch=decoder", "lm.hidden_size=128",   "lm.layers=6",

@@ -7,10 +7,12 @@
 #include <set>
 
 #include "commands/plan/plan.h"
+#include "commands/plan/ranks.h"
 #include "commands/plan_cases.h"
 #include "hrm/data/batch.h"
 #include "hrm/objectives/language.h"
 #include "hrm/optim/optimizer.h"
+#include "hrm/parallel/tensor_across.h"
 #include "support/expect_error.h"
 #include "support/overrides.h"
 #include "train/small_language.h"
@@ -75,6 +77,11 @@ std::vector<PlanVariant> variants() {
       {"swiglu_shared", decoder({"moe.experts=4", "moe.inner=256", "moe.activation=swiglu", "moe.shared_experts=1"})},
       {"fp8", decoder({"precision.blocks=fp8", "lm.qk_norm=true"})},
       {"fp8_recompute", decoder({"precision.blocks=fp8", "lm.recompute=true", "lm.layers=6"})},
+      {"decoder_part", decoder({"parallel.tensor=2", "lm.layers=4"})},
+      {"decoder_quarter", decoder({"parallel.tensor=4", "lm.tied=false", "lm.qk_norm=true"})},
+      {"recompute_part", decoder({"parallel.tensor=2", "lm.recompute=true", "lm.layers=6"})},
+      {"hrm_part", {"parallel.tensor=2"}},
+      {"cross_part", {"parallel.tensor=2", "lm.bridge=cross_attention"}},
       {"hrm", {}},
       {"hrm_fp8", {"precision.blocks=fp8"}},
       {"all_cycles", {"lm.gradient_cycles=0"}},
@@ -100,7 +107,8 @@ struct PlanStep {
     for (const std::string& text : small(overrides)) all.push_back(text);
     config = config::load_config({}, all).config;
     sizes = models::language_sizes(config.data, kVocabulary);
-    model = models::make_language_model(config, sizes, /*seed=*/1, at::kCPU, dtype);
+    const std::shared_ptr<parallel::Comm> parts = parallel::make_fake_comm(0, static_cast<int>(config.parallel.tensor));
+    model = models::make_language_model(config, sizes, /*seed=*/1, at::kCPU, dtype, parallel::across_of(parts));
     at::manual_seed(1);
     const int64_t T = sizes.decoder_len, S = sizes.encoder_len;
     inputs.ids = at::randint(kVocabulary, {kRows, T}, at::kLong);
@@ -137,7 +145,8 @@ struct PlanStep {
   double held_by_the_loss(double size) const {
     const int64_t answers = inputs.earlier_cycles ? config.lm.h_cycles : 1;
     const auto width = static_cast<double>(config.lm.hidden_size);
-    return static_cast<double>(answers * labels.numel()) * width * size + 4 * width * static_cast<double>(kVocabulary);
+    return static_cast<double>(answers * labels.numel()) * width * size +
+           4 * width * static_cast<double>(kVocabulary / config.parallel.tensor);
   }
 };
 
@@ -286,7 +295,8 @@ TEST_P(LanguagePlanTest, KeepsWhatAStepKeeps) {
     Overrides overrides = small(GetParam().overrides);
     overrides.push_back(dtype == at::kFloat ? "precision.compute=fp32" : "precision.compute=bf16");
     overrides.push_back("runtime.device=auto");
-    const Plan plan = make_plan(plan_input(overrides, kVocabulary, step.in_fp8() ? "H200" : "A100"));
+    const RanksInput whole{.one = plan_input(overrides, kVocabulary, step.in_fp8() ? "H200" : "A100"), .links = {}};
+    const Plan plan = make_plan(input_of_rank(whole, step.config.parallel.tensor));
     const double planned = item(plan.memory, "activations kept");
     const double peak = static_cast<double>(bytes->peak), planned_peak = planned + item(plan.memory, "temporaries");
     EXPECT_NEAR(planned, kept, 0.03 * kept) << toString(dtype);
@@ -370,7 +380,8 @@ std::vector<PlanVariant> counted_variants() {
   const std::set<std::string> others{"window", "documents", "recompute", "fp8_recompute", "mamba2"};
   std::vector<PlanVariant> counted;
   for (const PlanVariant& variant : variants()) {
-    if (!others.contains(variant.name)) counted.push_back(variant);
+    const bool part = variant.name.ends_with("_part") || variant.name.ends_with("_quarter");  // counted whole
+    if (!others.contains(variant.name) && !part) counted.push_back(variant);
   }
   return counted;
 }

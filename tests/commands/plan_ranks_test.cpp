@@ -144,7 +144,7 @@ TEST(RanksPlan, OneRankIsThePlanWithoutRanks) {
   const RanksPlan plan = make_ranks_plan(in, 1);
   const Plan alone = make_plan(in.one);
   EXPECT_TRUE(plan.exchanges.empty());
-  EXPECT_EQ(plan.comm_ms, 0);
+  EXPECT_EQ(plan.timeline.comm_ms, 0);
   EXPECT_EQ(plan.step_ms, alone.step_ms);
   EXPECT_EQ(plan.own.tensors_peak, alone.tensors_peak);
   EXPECT_DOUBLE_EQ(plan.efficiency, 1);
@@ -160,11 +160,11 @@ TEST(RanksPlan, StrongScaling) {
     EXPECT_EQ(plan.input.config.train.global_batch_size, 1024);
     EXPECT_LT(plan.own.tensors_peak, last.own.tensors_peak);
     EXPECT_LT(plan.own.step_ms, last.own.step_ms);
-    EXPECT_GT(plan.comm_ms, last.comm_ms);
+    EXPECT_GT(plan.timeline.comm_ms, last.timeline.comm_ms);
     EXPECT_LT(plan.efficiency, last.efficiency);
-    EXPECT_GT(plan.exposed_ms, 0);
-    EXPECT_LE(plan.exposed_ms, plan.comm_ms);
-    EXPECT_DOUBLE_EQ(plan.step_ms, plan.own.step_ms + plan.exposed_ms);
+    EXPECT_GT(plan.timeline.exposed_ms, 0);
+    EXPECT_LE(plan.timeline.exposed_ms, plan.timeline.comm_ms);
+    EXPECT_DOUBLE_EQ(plan.step_ms, plan.own.step_ms + plan.timeline.exposed_ms);
     EXPECT_NEAR(plan.samples_per_s, 1024e3 / plan.step_ms, 1e-6 * plan.samples_per_s);
     EXPECT_EQ(plan.sent.network > 0, ranks > 8);
     last = plan;
@@ -194,21 +194,21 @@ TEST(RanksPlan, WhatHides) {
   const RanksPlan plan = make_ranks_plan(in, 8);
   double last = 0, others = 0;
   for (size_t i = 0; i < plan.exchanges.size(); ++i) {
-    if (plan.exchanges[i].moment != Moment::in_backward) others += plan.exchange_ms[i];
-    if (plan.exchanges[i].what == "gradients") last = plan.exchange_ms[i];
+    if (plan.exchanges[i].moment != Moment::in_backward) others += plan.timeline.exchange_ms[i];
+    if (plan.exchanges[i].what == "gradients") last = plan.timeline.exchange_ms[i];
   }
-  EXPECT_GE(plan.exposed_ms, last + others);
-  EXPECT_LT(plan.exposed_ms, 0.8 * plan.comm_ms);
+  EXPECT_GE(plan.timeline.exposed_ms, last + others);
+  EXPECT_LT(plan.timeline.exposed_ms, 0.8 * plan.timeline.comm_ms);
   // A hundred times slower links: nearly all gradients wait behind one another.
   in.links.node.bytes_per_s /= 100;
   const RanksPlan slow = make_ranks_plan(in, 8);
-  EXPECT_GT(slow.comm_ms, 50 * (plan.comm_ms - 0.5));
-  EXPECT_GT(slow.exposed_ms, slow.comm_ms - slow.own.backward_ms);
-  EXPECT_LT(slow.exposed_ms, slow.comm_ms);
+  EXPECT_GT(slow.timeline.comm_ms, 50 * (plan.timeline.comm_ms - 0.5));
+  EXPECT_GT(slow.timeline.exposed_ms, slow.timeline.comm_ms - slow.own.backward_ms);
+  EXPECT_LT(slow.timeline.exposed_ms, slow.timeline.comm_ms);
   // Of two micro-batches only the last one's backward pass hides anything.
   RanksInput parts = ranks_input({"train.micro_batch_size=32"});
   parts.links = in.links;
-  EXPECT_GT(make_ranks_plan(parts, 8).exposed_ms, slow.exposed_ms);
+  EXPECT_GT(make_ranks_plan(parts, 8).timeline.exposed_ms, slow.timeline.exposed_ms);
 }
 
 TEST(RanksPlan, MemoryOfARank) {

@@ -246,7 +246,8 @@ struct PlanOptions {
   // language model, or only the tokens of a prompt (task polychromic). 0: as data.train says.
   int64_t seq_len = 0, vocab_size = 0;
   std::string gpu;  // name of a known GPU that time and fit are estimated for; empty: the one present, or H200
-  std::vector<int64_t> ranks;  // data-parallel trainings with so many ranks; empty: one alone
+  std::vector<int64_t> ranks;  // trainings with so many ranks; empty: one alone
+  bool best = false;           // of one number of ranks, all meshes instead of the configured one
   bool weak = false;           // each rank has the configured batch; otherwise all have it together
   int64_t ranks_per_node = 8;
   // Links, in addition to results of bench comm; 0: as in the data sheets.

@@ -34,7 +34,8 @@ std::shared_ptr<LanguageModel> make_language_model(const config::Config& config,
 
 // The same model on the meta device, uninitialised, with lm.freeze applied: for counting parameters and for planning
 // the communication between ranks.
-std::shared_ptr<LanguageModel> make_language_model_outline(const config::Config& config, const LanguageSizes& sizes);
+std::shared_ptr<LanguageModel> make_language_model_outline(const config::Config& config, const LanguageSizes& sizes,
+                                                           std::shared_ptr<const nn::TensorAcross> across = nullptr);
 
 // The resolved options of the plain decoder (lm.arch=decoder), without its experts.
 DecoderOptions plain_decoder_options(const config::Config& config, const LanguageSizes& sizes);

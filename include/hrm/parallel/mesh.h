@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/config/config.h"
 #include "hrm/parallel/comm.h"
 
 namespace hrm::parallel {
@@ -29,6 +30,7 @@ struct MeshShape {
   int tensor = 1;
   int replicas = 1;  // the rest of the ranks are shards
 };
+MeshShape mesh_shape(const config::ParallelConfig& config);
 
 // The coordinates of a rank, without communication.
 class MeshPlace {

@@ -45,8 +45,8 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
 
 // Names, shapes and dtypes of the same model and its adapter, on the meta device: of hf.model only config.json is read.
 // Frozen weights beside an adapter have the dtype that they are kept in on a GPU; those stored as NF4 appear in fp32
-// with the shape that they stand for. Errors as of open_causal_lm().
-CausalLm outline_causal_lm(const config::Config& config);
+// with the shape that they stand for. Errors and `across` as of open_causal_lm().
+CausalLm outline_causal_lm(const config::Config& config, std::shared_ptr<const nn::TensorAcross> across = nullptr);
 
 // Elements of the matrices that a token is multiplied with: of the linear layers and the head, and of the experts that
 // it goes to.

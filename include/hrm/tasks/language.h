@@ -37,6 +37,7 @@ void check_fp8_rows(const config::Config& config, int64_t rows);
 // LanguageTask::metric_names and LanguageTask::group_defaults of a configuration's model.
 std::vector<std::string> language_metric_names(const config::Config& config, models::LanguageModel& model);
 optim::GroupDefaults language_group_defaults(const Mixtures& mixtures);
+objectives::LanguageLossOptions language_loss_options(const config::Config& config);
 
 class LanguageTask : public Task {
  public:

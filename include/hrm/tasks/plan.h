@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "hrm/config/config.h"
+#include "hrm/nn/across.h"
 #include "hrm/nn/parameter.h"
 #include "hrm/optim/groups.h"
 #include "hrm/parallel/comm.h"
+#include "hrm/parallel/mesh.h"
 
 namespace hrm::tasks {
 
@@ -53,6 +55,18 @@ struct PlanInput {
   double flops_per_sample = 0;  // of the matrix products of a step, as Task::flops_per_step
   GpuFacts gpu;
   int64_t ranks = 1;  // that train together; what is planned is one of them
+  // With parallel.tensor, the counts above are those of rank 0's part of the model, which is the largest. Of them:
+  int64_t uncut_parameters = 0;  // values of trained parameters that every part holds whole
+
+  // Ranks that read different rows.
+  int64_t data_ranks() const { return ranks / config.parallel.tensor; }
+  // Samples of this rank in a step.
+  int64_t own_samples() const { return config.train.global_batch_size / data_ranks(); }
+  int64_t micro_samples() const {
+    return config.train.micro_batch_size > 0 ? config.train.micro_batch_size : own_samples();
+  }
+  // What the mesh of the ranks is made of. Throws as parallel::MeshPlace.
+  parallel::MeshPlace place() const { return {0, static_cast<int>(ranks), parallel::mesh_shape(config.parallel)}; }
 };
 
 struct PlanItem {
@@ -70,6 +84,7 @@ struct Plan {
   int64_t fitting_micro_batch = 0;  // largest divisor of the rank's batch that fits; 0: none
   std::vector<PlanItem> time;       // add up to step_ms
   double step_ms = 0;               // of several ranks: without what they send each other (plan_ranks.h)
+  double forward_ms = 0;            // of it, the forward passes and losses of all micro-batches; 0: not known
   double backward_ms = 0;           // of it, the backward passes of all micro-batches
   std::vector<std::string> assumptions;
 };
@@ -86,30 +101,72 @@ struct PlannedMemory {
   }
 };
 
-// One collective operation of a training step.
-struct StepExchange {
+// How far a rank is in a training step.
+struct StepPlace {
   enum class Moment { before_forward, in_forward, in_backward, after_backward };
-  std::string what;  // "gradients"
-  parallel::CommOperation operation;
   Moment moment = Moment::after_backward;
-  // In the forward or the backward pass of the last micro-batch: the share of it that is done before this can start.
-  // Less than 0: in the pass of a micro-batch before.
-  double ready = 1;
+  double ready = 1;                // the share of that pass that is computed
+  int64_t micro_batches_left = 0;  // after that of the pass; of those that are listed
+  int64_t order = -1;              // among all that starts or is waited for in the step
 };
 
-// Gives a name and a moment to the operations that a Comm without peers has counted.
+// One collective operation of a training step, and where it starts.
+struct StepExchange : StepPlace {
+  std::string what;  // "gradients"
+  parallel::CommOperation operation;
+  StepPlace wait;     // where the rank waits for its result
+  int64_t times = 1;  // in that many micro-batches, one after the other, of which one is listed
+};
+
+// Records what one rank of a mesh starts and waits for in a step, and where. No other rank is there: the Comms are fake
+// (parallel::make_fake_comm).
 class StepRehearsal {
  public:
-  explicit StepRehearsal(const std::shared_ptr<parallel::CountingComm>& comm) : comm_(comm) {}
+  using Moment = StepPlace::Moment;
 
-  parallel::CountingComm& comm() { return *comm_; }
-  // Of the operations since the last call.
-  void note(const std::string& what, StepExchange::Moment moment, double ready = 1);
+  // Rank 0 of this many. Throws as parallel::MeshPlace.
+  StepRehearsal(int64_t ranks, const parallel::MeshShape& shape);
+
+  const parallel::Mesh& mesh() const { return *mesh_; }
+  // Of the ranks that read different rows.
+  parallel::Comm& comm() const { return mesh_->axis(parallel::Axis::data); }
+
+  // Gives a name and a place to what happened since the last call.
+  void note(const std::string& what, Moment moment, double ready = 1, int64_t micro_batches_left = 0);
+  // Of a part of a model: the same from one share of a pass to another. The work is spread evenly between the exchanges
+  // on the tensor axis, in which the parts wait for each other, and which get this name. Weights and gradients of the
+  // other axes travel meanwhile.
+  void note_work(const std::string& what, Moment moment, double from, double to, int64_t micro_batches_left);
+
+  // Events so far, all of which must be noted.
+  size_t mark() const { return events_.size(); }
+  // As if what happened between two marks, one micro-batch, happened in `times` micro-batches more. At most
+  // kMostListed of them are listed, the last for all others.
+  static constexpr int64_t kMostListed = 6;
+  void repeat(size_t from, size_t to, int64_t times);
+
   std::vector<StepExchange> take() { return std::move(exchanges_); }
 
  private:
-  std::shared_ptr<parallel::CountingComm> comm_;
+  class Recorder;
+  // A start, or a wait for what was started.
+  struct Event {
+    size_t exchange = 0;
+    bool wait = false;
+  };
+
+  void note_next(const std::string& what, const StepPlace& place);
+  void add(const Event& event, StepPlace place);
+  std::vector<size_t> waited_later(size_t mark) const;
+
+  // Operations in the order of their starts, of which each is there twice if it was waited for.
+  std::shared_ptr<std::vector<size_t>> log_;
+  std::shared_ptr<parallel::CountingComm> world_;
+  std::unique_ptr<parallel::Mesh> mesh_;
   std::vector<StepExchange> exchanges_;
+  std::vector<Event> events_;
+  std::vector<size_t> exchange_of_;  // by operation
+  size_t noted_ = 0;                 // entries of the log
 };
 
 // The model without memory: tensors of the meta device, which give names and shapes.
@@ -142,6 +199,9 @@ class ModelPlan {
   // Of a sample: cells with their puzzle's embedding, or tokens.
   virtual int64_t positions() const = 0;
   virtual ModelOutline outline(const config::Config& config) const = 0;
+  // One part of the model (parallel.tensor). By default Error(usage): the model stays whole.
+  virtual ModelOutline outline_part(const config::Config& config,
+                                    const std::shared_ptr<const nn::TensorAcross>& across) const;
 
   // What the device holds of a micro-batch of `micro` samples besides the dense parameters and what the optimizer keeps
   // of them; without workspaces. Sets memory.moment.
@@ -154,6 +214,10 @@ class ModelPlan {
   // (nn/gradient_ready.h) are complete, if all blocks take the same time.
   virtual double backward_done(const PlanInput& in, int64_t groups, int64_t count) const = 0;
 
+  // Of outline_part(): the forward and the backward pass of one micro-batch, on tensors without memory
+  // (ops::WithoutMemory) and by the functions that the task calls. Notes both.
+  virtual void rehearse_pass(const PlanInput& in, const ModelOutline& outline, int64_t micro_batches_left,
+                             StepRehearsal& step) const;
   // What the task exchanges with the other ranks, besides gradients and metrics: before the forward pass, and after the
   // optimizer's exchanges. `own`: samples of this rank.
   virtual void rehearse_begin(const PlanInput& /*in*/, StepRehearsal& /*step*/) const {}

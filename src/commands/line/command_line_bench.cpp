@@ -329,14 +329,21 @@ void add_bench_generate(CLI::App& bench, Action& action) {
 
 // What is asked of `plan` for several ranks.
 void add_plan_ranks(CLI::App& sub, commands::PlanOptions& o) {
-  CLI::Option* ranks = sub.add_option("--ranks", o.ranks,
-                                      "plan data-parallel trainings with this many ranks, one GPU each, e.g. 8,64,1024")
-                           ->type_name("N,...")
-                           ->delimiter(',')
-                           ->allow_extra_args(false)
-                           ->check(CLI::Range(1, 1 << 20));
+  CLI::Option* ranks =
+      sub.add_option("--ranks", o.ranks,
+                     "plan trainings with this many ranks, one GPU each, e.g. 8,64,1024, on the mesh that "
+                     "parallel.tensor and parallel.zero make of them")
+          ->type_name("N,...")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(CLI::Range(1, 1 << 20));
   sub.add_flag("--weak", o.weak,
-               "with --ranks: train.global_batch_size is the batch of each rank (default: of all together)")
+               "with --ranks: train.global_batch_size is the batch of each rank, or of each group of parallel.tensor "
+               "ranks (default: of all together)")
+      ->needs(ranks);
+  sub.add_flag("--best", o.best,
+               "with --ranks: try every mesh of that many ranks, parallel.tensor in all divisors and parallel.zero "
+               "from 0 to 3, and list the ten fastest that fit")
       ->needs(ranks);
   sub.add_option("--ranks-per-node", o.ranks_per_node, "with --ranks: GPUs per node")
       ->type_name("N")

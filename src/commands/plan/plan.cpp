@@ -6,6 +6,7 @@
 
 #include "commands/plan/ranks.h"
 #include "hrm/base/error.h"
+#include "hrm/nn/cut.h"
 #include "hrm/nn/linear.h"
 #include "hrm/runtime/precision.h"
 #include "hrm/train/batch_split.h"
@@ -20,7 +21,8 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
   const auto n = static_cast<double>(in.parameters);
   const double size = tasks::element_size(c);
   tasks::PlannedMemory memory;
-  const bool sharded = in.ranks > 1 && c.parallel.zero > 0;
+  const int64_t data = in.data_ranks();
+  const bool sharded = data > 1 && c.parallel.zero > 0;
   const ShardedBytes own = sharded ? rehearsed_bytes(in) : ShardedBytes();
   const auto turning = static_cast<double>(own.weights.turning);
   const double frozen = in.frozen_bytes - static_cast<double>(own.weights.frozen - own.weights.frozen_shares);
@@ -54,17 +56,20 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
   }
   const tasks::PlannedOptimizer optimizer = tasks::planned_optimizer(in);
   if (sharded) {
-    const auto ranks = static_cast<double>(in.ranks);
+    const auto ranks = static_cast<double>(in.place().size(parallel::Axis::shard));
     memory.add("gradients", static_cast<double>(own.gradients), "what travels and this rank's share, fp32 sums");
     memory.add("optimizer", optimizer.state / ranks, "this rank's share of " + optimizer.note);
     if (c.optim.ema > 0) memory.add("moving average", 4 * n / ranks, "this rank's share, fp32");
   } else {
     memory.add("gradients", 4 * n, "fp32");
-    if (in.ranks > 1 && c.parallel.reduce == config::ReduceDtype::bf16)
+    if (data > 1 && c.parallel.reduce == config::ReduceDtype::bf16)
       memory.add("sent gradients", 2 * n, "what travels in bf16");
     memory.add("optimizer", optimizer.state, optimizer.note);
     memory.add("optimizer's buffers", optimizer.buffers, "of Muon's iteration over a stack of matrices");
     if (c.optim.ema > 0) memory.add("moving average", 4 * n, "fp32");
+  }
+  if (c.parallel.tensor > 1) {
+    memory.add("joined gradients", 4 * static_cast<double>(in.uncut_parameters), "of weights that all parts hold");
   }
   in.model->add_memory(in, micro, memory);
   memory.add("workspaces", in.model->workspaces(), "cuBLAS");
@@ -77,15 +82,35 @@ double in_use(double tensors) {
 }
 
 int64_t fitting_micro_batch(const PlanInput& in) {
-  const int64_t own = in.config.train.global_batch_size / in.ranks;
+  const int64_t own = in.own_samples();
   for (int64_t parts = 1; parts <= own; ++parts) {
     if (own % parts == 0 && in_use(memory_of(in, own / parts).peak) <= in.gpu.memory_bytes) return own / parts;
   }
   return 0;
 }
 
+}  // namespace
+
+PlanInput make_plan_input(const config::Config& config, std::shared_ptr<const tasks::ModelPlan> model,
+                          const GpuFacts& gpu) {
+  PlanInput input{.config = config, .model = std::move(model), .gpu = gpu};
+  count_parameters(input.model->outline(config), input);
+  return input;
+}
+
 // Tied tensors count once. What is kept in the compute dtype has no copy.
-void count_parameters(torch::nn::Module& model, const optim::GroupDefaults& defaults, PlanInput& input) {
+void count_parameters(const tasks::ModelOutline& outline, PlanInput& input) {
+  torch::nn::Module& model = *outline.model;
+  input.parameters = input.frozen_parameters = input.copied_parameters = input.uncut_parameters = 0;
+  input.frozen_bytes = 0;
+  input.muon_matrices.clear();
+  input.fp8_parameters = outline.fp8_parameters;
+  input.fp8_share = outline.fp8_share;
+  input.fp8_transposed = outline.fp8_transposed;
+  input.largest_fp8 = outline.largest_fp8;
+  input.fp8_copies = outline.fp8_copies;
+  input.flops_per_sample = outline.flops_per_sample;
+  const nn::ParameterCuts cuts(model);
   std::set<const void*> seen, copied;
   for (const nn::QuantizedLayer& layer : nn::quantized_layers(model)) {
     const at::Tensor& weight = layer.linear->weight();
@@ -98,7 +123,8 @@ void count_parameters(torch::nn::Module& model, const optim::GroupDefaults& defa
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (parameter.requires_grad()) {
       input.parameters += parameter.numel();
-      tasks::add_muon_matrix(input, item.key(), parameter.sizes(), defaults);
+      if (cuts.of(parameter).whole()) input.uncut_parameters += parameter.numel();
+      tasks::add_muon_matrix(input, item.key(), parameter.sizes(), outline.group_defaults);
     } else {
       input.frozen_parameters += parameter.numel();
       input.frozen_bytes += static_cast<double>(parameter.nbytes());
@@ -112,22 +138,6 @@ void count_parameters(torch::nn::Module& model, const optim::GroupDefaults& defa
   }
 }
 
-}  // namespace
-
-PlanInput make_plan_input(const config::Config& config, std::shared_ptr<const tasks::ModelPlan> model,
-                          const GpuFacts& gpu) {
-  PlanInput input{.config = config, .model = std::move(model), .gpu = gpu};
-  const tasks::ModelOutline outline = input.model->outline(config);
-  count_parameters(*outline.model, outline.group_defaults, input);
-  input.fp8_parameters = outline.fp8_parameters;
-  input.fp8_share = outline.fp8_share;
-  input.fp8_transposed = outline.fp8_transposed;
-  input.largest_fp8 = outline.largest_fp8;
-  input.fp8_copies = outline.fp8_copies;
-  input.flops_per_sample = outline.flops_per_sample;
-  return input;
-}
-
 Plan make_plan(const PlanInput& in) {
   const config::PrecisionConfig& precision = in.config.precision;
   for (const auto& [key, fp8] : {std::pair{"recursions", precision.recursions == config::RecursionPrecision::fp8},
@@ -136,7 +146,7 @@ Plan make_plan(const PlanInput& in) {
     require(no_fp8.empty(), ExitCode::usage, "precision.", key, " is 'fp8', which an ", in.gpu.name,
             " cannot do: ", no_fp8, "; set it to 'same', or choose another GPU by --gpu");
   }
-  tasks::PlannedMemory memory = memory_of(in, train::split_batch(in.config.train, in.ranks).micro);
+  tasks::PlannedMemory memory = memory_of(in, train::split_batch(in.config.train, in.data_ranks()).micro);
   Plan plan;
   plan.memory = std::move(memory.items);
   plan.tensors_peak = memory.peak;

@@ -18,6 +18,9 @@ using tasks::PlanItem;
 PlanInput make_plan_input(const config::Config& config, std::shared_ptr<const tasks::ModelPlan> model,
                           const GpuFacts& gpu);
 
+// Sets the counts of `input` to those of this model, or part of it.
+void count_parameters(const tasks::ModelOutline& outline, PlanInput& input);
+
 // Error(usage) where the GPU cannot do what the configuration asks for, or the batch cannot be split.
 Plan make_plan(const PlanInput& input);
 

@@ -4,10 +4,15 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <limits>
+#include <set>
 
 #include "hrm/base/error.h"
+#include "hrm/metrics/metric_text.h"
+#include "hrm/ops/without_memory.h"
+#include "hrm/optim/optimizer.h"
 #include "hrm/parallel/gradient_reducer.h"
+#include "hrm/parallel/tensor_across.h"
+#include "hrm/parallel/tensor_gradients.h"
 #include "hrm/train/batch_split.h"
 #include "hrm/train/trainer.h"
 #include "tasks/plan/step.h"
@@ -15,19 +20,30 @@
 namespace hrm::commands {
 namespace {
 
+using tasks::StepRehearsal;
 using Moment = StepExchange::Moment;
 
-tasks::ModelOutline built_outline(const PlanInput& in) {
-  tasks::ModelOutline outline = in.model->outline(in.config);
+// The model, or of parallel.tensor this rank's part of it, with a fake Comm for each axis.
+tasks::ModelOutline built_outline(const PlanInput& in, const parallel::Mesh& mesh) {
+  const auto across = parallel::across_of(mesh.shared_axis(parallel::Axis::tensor));
+  tasks::ModelOutline outline = across ? in.model->outline_part(in.config, across) : in.model->outline(in.config);
   // Fake-quantised weights, and those that fp8 blocks cast where they are read, travel as float32 masters.
   const bool casts = in.config.precision.blocks == config::BlockPrecision::fp8 && !outline.fp8_copies;
   const bool wide = casts || in.config.precision.fake_quantize != config::FakeQuantization::none;
-  const bool spread = in.ranks > 1 && in.config.parallel.zero > 0 && !wide;
+  const bool spread = (in.data_ranks() > 1 && in.config.parallel.zero > 0 && !wide) || across;
   const at::ScalarType dtype = spread ? tasks::planned_compute_dtype(in.config) : at::kFloat;
   nn::keep_frozen_as(*outline.model, dtype);
   outline.parameters->build(*outline.model, dtype, outline.blocks_run_once);
   return outline;
 }
+
+// Updates nothing.
+class NoOptimizer : public optim::Optimizer {
+ public:
+  void step(const at::Tensor& /*lr*/, const at::Tensor& /*grad_scale*/, const at::Tensor& /*skip*/,
+            const at::Tensor& /*update_ratio*/) override {}
+  void visit_state(StateVisitor& /*visitor*/) override {}
+};
 
 // The passes of one micro-batch over the groups, in the order of training.
 class GroupPasses {
@@ -76,128 +92,216 @@ class GroupPasses {
   std::vector<int> forward_;
 };
 
-}  // namespace
-
-// In the order of Trainer::device_step and of the tasks.
-std::vector<StepExchange> rehearse_step(const PlanInput& in) {
-  const int64_t ranks = in.ranks, own = train::split_batch(in.config.train, ranks).own;
-  if (ranks == 1) return {};
-  const at::NoGradGuard no_grad;
-  const std::shared_ptr<parallel::CountingComm> comm = parallel::make_fake_comm(0, static_cast<int>(ranks));
-  const tasks::ModelOutline outline = built_outline(in);
-  nn::ParameterSet& parameters = *outline.parameters;
-  parallel::GradientReducer reducer(parameters, *comm, parallel::reducer_options(in.config.parallel));
-  const auto values = [](at::IntArrayRef sizes, at::ScalarType dtype) {
-    return at::empty(sizes, at::device(at::kMeta).dtype(dtype));
-  };
-  tasks::StepRehearsal step(comm);
-
-  std::unique_ptr<parallel::ParameterShards> shards;
-  if (reducer.layout() != nullptr) {
-    shards = std::make_unique<parallel::ParameterShards>(parameters, *comm, reducer, in.config.optim.ema,
-                                                         optim::moment_names(in.config.optim.name));
+// rehearse(micro-batches that are left after it): of `all` micro-batches, or of the last.
+template <class Rehearse>
+void rehearse_micro_batches(const PlanInput& in, bool all, StepRehearsal& step, const Rehearse& rehearse) {
+  int64_t left = all ? train::split_batch(in.config.train, in.data_ranks()).accumulation - 1 : 0;
+  if (left > 2) {
+    // From the second one on, all but the last are alike.
+    rehearse(left--);
+    const size_t from = step.mark();
+    rehearse(left--);
+    step.repeat(from, step.mark(), left);
+    left = 0;
   }
-  parallel::WeightGather* const weights = shards ? shards->weights() : nullptr;
+  for (; left >= 0; --left) rehearse(left);
+}
 
-  in.model->rehearse_begin(in, step);
+// The micro-batches of a whole model, of which the gradient groups tell when what is complete.
+void rehearse_groups(const PlanInput& in, const tasks::ModelOutline& outline, parallel::GradientReducer& reducer,
+                     parallel::WeightGather* weights, StepRehearsal& step) {
   const GroupPasses passes(outline);
-  const auto groups = static_cast<int64_t>(parameters.gradient_ready()->groups().size());
-  const int64_t accumulation = train::split_batch(in.config.train, ranks).accumulation;
-  for (int64_t micro = reducer.every_micro_batch() || weights != nullptr ? 0 : accumulation - 1; micro < accumulation;
-       ++micro) {
-    const auto passes_left = static_cast<double>(accumulation - 1 - micro);
-    reducer.begin(/*last_micro_batch=*/passes_left == 0);
-    step.note("gradients", Moment::in_backward, -passes_left);  // what the pass before has left
+  const auto groups = static_cast<int64_t>(outline.parameters->gradient_ready()->groups().size());
+  const bool all = reducer.every_micro_batch() || weights != nullptr;
+  rehearse_micro_batches(in, all, step, [&](int64_t left) {
+    reducer.begin(/*last_micro_batch=*/left == 0);
+    step.note("gradients", Moment::in_backward, 1, left + 1);  // what the pass before has left
     for (size_t i = 0; i < passes.forward().size() && weights != nullptr; ++i) {
       weights->before_forward(passes.forward()[i]);
-      step.note("weights", Moment::in_forward,
-                static_cast<double>(i) / static_cast<double>(passes.forward().size()) - passes_left);
+      step.note("weights", Moment::in_forward, static_cast<double>(i) / static_cast<double>(passes.forward().size()),
+                left);
     }
     int64_t completed = 0;
+    const auto done = [&] { return in.model->backward_done(in, completed, groups); };
     passes.backward(
         [&](int group) {
           if (weights == nullptr) return;
           weights->before_backward(group);
-          step.note("weights", Moment::in_backward, in.model->backward_done(in, completed, groups) - passes_left);
+          step.note("weights", Moment::in_backward, done(), left);
         },
         [&](int group) {
           completed = group + 1;
-          if (passes_left > 0 && !reducer.every_micro_batch()) return;
+          if (left > 0 && !reducer.every_micro_batch()) return;
           reducer.ready(group);
-          step.note("gradients", Moment::in_backward, in.model->backward_done(in, completed, groups) - passes_left);
+          step.note("gradients", Moment::in_backward, done(), left);
         });
+  });
+}
+
+// The micro-batches of a part of a model, which runs on tensors without memory.
+void rehearse_part(const PlanInput& in, const tasks::ModelOutline& outline, parallel::GradientReducer& reducer,
+                   StepRehearsal& step) {
+  rehearse_micro_batches(in, /*all=*/true, step, [&](int64_t left) {
+    reducer.begin(/*last_micro_batch=*/left == 0);
+    step.note("gradients", Moment::in_backward, 1, left + 1);
+    const at::AutoGradMode with_gradients(true);
+    in.model->rehearse_pass(in, outline, left, step);
+  });
+}
+
+}  // namespace
+
+// In the order of Trainer::device_step and of the tasks.
+std::vector<StepExchange> rehearse_step(const PlanInput& in) {
+  if (in.ranks == 1) return {};
+  const ops::WithoutMemory without;
+  const at::NoGradGuard no_grad;
+  const auto values = [](at::IntArrayRef sizes, at::ScalarType dtype) {
+    return at::empty(sizes, at::device(at::kMeta).dtype(dtype));
+  };
+  const at::Tensor number = values({}, at::kFloat), ratio = values({}, at::kDouble);
+  StepRehearsal step(in.ranks, parallel::mesh_shape(in.config.parallel));
+  parallel::Comm &data = step.comm(), &tensor = step.mesh().axis(parallel::Axis::tensor);
+  const tasks::ModelOutline outline = built_outline(in, step.mesh());
+  nn::ParameterSet& parameters = *outline.parameters;
+  parallel::GradientReducer reducer(parameters, data, parallel::reducer_options(in.config.parallel));
+  std::unique_ptr<parallel::TensorGradients> cut;
+  if (!tensor.alone()) cut = std::make_unique<parallel::TensorGradients>(parameters, tensor);
+  std::unique_ptr<parallel::ParameterShards> shards;
+  if (reducer.layout() != nullptr) {
+    shards = std::make_unique<parallel::ParameterShards>(parameters, data, reducer, in.config.optim.ema,
+                                                         optim::moment_names(in.config.optim.name));
   }
-  comm->all_reduce(values({train::summed_values(ranks, outline.metric_sums)}, at::kDouble));
+  NoOptimizer optimizer;
+
+  in.model->rehearse_begin(in, step);
+  if (cut) {
+    rehearse_part(in, outline, reducer, step);
+  } else {
+    rehearse_groups(in, outline, reducer, shards ? shards->weights() : nullptr, step);
+  }
+  const auto sums = step.mesh().world().start_all_reduce(
+      values({train::summed_values(in.ranks, outline.metric_sums)}, at::kDouble), parallel::Reduction::sum);
   step.note("metrics", Moment::after_backward);
   reducer.finish();
   step.note("gradients", Moment::in_backward);
-  if (reducer.layout() != nullptr) {
-    comm->all_gather(values({2 * ranks}, at::kFloat), values({2}, at::kFloat));
-    step.note("gradient norm", Moment::after_backward);
+  if (cut) cut->sum();
+  step.note("shared gradients", Moment::after_backward);
+  sums->wait();
+  step.note("metrics", Moment::after_backward);
+  if (shards) {
+    shards->global_norm(/*max_norm=*/1, {});
+  } else if (cut) {
+    cut->global_norm(/*max_norm=*/1, {});
+  }
+  step.note("gradient norm", Moment::after_backward);
+  if (shards) {
     shards->gather();
     step.note("weights", Moment::after_backward);
-    comm->all_reduce(values({2}, at::kDouble));
-    step.note("update ratio", Moment::after_backward);
+    data.all_reduce(values({2}, at::kDouble));
+  } else if (cut) {
+    cut->step(optimizer, number, number, number, ratio);
   }
-  in.model->rehearse_end(in, outline, own, step);
+  step.note("update ratio", Moment::after_backward);
+  in.model->rehearse_end(in, outline, in.own_samples(), step);
   return step.take();
 }
 
 ShardedBytes rehearsed_bytes(const PlanInput& in) {
+  const ops::WithoutMemory without;
   const at::NoGradGuard no_grad;
-  const auto comm = parallel::make_fake_comm(0, static_cast<int>(in.ranks));
-  const tasks::ModelOutline outline = built_outline(in);
-  const parallel::GradientReducer reducer(*outline.parameters, *comm, parallel::reducer_options(in.config.parallel));
-  const parallel::ParameterShards shards(*outline.parameters, *comm, reducer, in.config.optim.ema,
+  const StepRehearsal step(in.ranks, parallel::mesh_shape(in.config.parallel));
+  const tasks::ModelOutline outline = built_outline(in, step.mesh());
+  const parallel::GradientReducer reducer(*outline.parameters, step.comm(),
+                                          parallel::reducer_options(in.config.parallel));
+  const parallel::ParameterShards shards(*outline.parameters, step.comm(), reducer, in.config.optim.ema,
                                          optim::moment_names(in.config.optim.name));
   return {.gradients = reducer.gradient_bytes(), .weights = shards.weight_memory()};
 }
 
+AxisLayouts axis_layouts(const parallel::MeshPlace& place, int64_t per_node) {
+  AxisLayouts layouts{{"", layout_of(place.ranks(), per_node)}};
+  const int64_t of_node = layouts.at("").per_node();
+  using parallel::Axis;
+  for (const Axis axis : {Axis::tensor, Axis::shard, Axis::replica, Axis::data}) {
+    std::set<int64_t> nodes;
+    for (const int rank : place.members(axis)) nodes.insert(rank / of_node);
+    layouts[axis_name(axis)] = {place.size(axis), static_cast<int64_t>(nodes.size())};
+  }
+  const int64_t tensor = place.size(Axis::tensor);
+  require(of_node % tensor == 0 || tensor % of_node == 0, ExitCode::usage, "groups of parallel.tensor = ", tensor,
+          " ranks lie unevenly on nodes of ", of_node, "; choose a divisor or a multiple of ", of_node,
+          ", or other --ranks-per-node");
+  return layouts;
+}
+
+PlanInput input_of_rank(const RanksInput& in, int64_t ranks) {
+  PlanInput input = in.one;
+  input.ranks = ranks;
+  const int64_t data = input.place().size(parallel::Axis::data), tensor = input.config.parallel.tensor;
+  int64_t& batch = input.config.train.global_batch_size;
+  require(in.weak || batch % data == 0, ExitCode::usage, "train.global_batch_size = ", batch, " cannot be split over ",
+          data, tensor > 1 ? cat(" groups of parallel.tensor = ", tensor, " ranks") : std::string(" ranks"),
+          ": choose a multiple of them, or with --weak that batch for each ", tensor > 1 ? "group" : "rank");
+  if (in.weak) batch *= data;
+  if (tensor > 1) {
+    const StepRehearsal step(ranks, parallel::mesh_shape(input.config.parallel));
+    const auto across = parallel::across_of(step.mesh().shared_axis(parallel::Axis::tensor));
+    count_parameters(input.model->outline_part(input.config, across), input);
+  }
+  return input;
+}
+
 RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {
-  PlanInput alone = in.one;
-  alone.ranks = 1;
-  const Plan one = make_plan(alone);
-
-  require(in.weak || in.one.config.train.global_batch_size % ranks == 0, ExitCode::usage,
-          "train.global_batch_size = ", in.one.config.train.global_batch_size, " cannot be split over ", ranks,
-          " ranks: choose a multiple of them, or with --weak that batch for each rank");
-
   RanksPlan plan;
-  plan.layout = layout_of(ranks, in.per_node);
-  plan.input = in.one;
-  config::TrainConfig& train = plan.input.config.train;
-  plan.input.ranks = ranks;
-  if (in.weak) train.global_batch_size *= ranks;
+  plan.input = input_of_rank(in, ranks);
+  const AxisLayouts layouts = axis_layouts(plan.input.place(), in.per_node);
+  plan.layout = layouts.at("");
   plan.own = make_plan(plan.input);
   plan.exchanges = rehearse_step(plan.input);
 
-  // Time counts from the start of the last micro-batch's backward pass.
-  const double backward = plan.own.backward_ms / static_cast<double>(train::split_batch(train, ranks).accumulation);
-  const double forward = backward / 2;  // its products are half as many
-  double free = -std::numeric_limits<double>::infinity(), others = 0;
-  double free_forward = free;
+  const config::TrainConfig& train = plan.input.config.train;
+  const int64_t micro_batches = train::split_batch(train, plan.input.data_ranks()).accumulation;
+  // Where the forward pass is not known: its products are half as many.
+  const double forward = plan.own.forward_ms > 0 ? plan.own.forward_ms : plan.own.backward_ms / 2;
+  const PassTimes times{.forward_ms = forward / static_cast<double>(micro_batches),
+                        .backward_ms = plan.own.backward_ms / static_cast<double>(micro_batches),
+                        .micro_batches = micro_batches};
+  plan.timeline = simulate(plan.exchanges, times, [&](const parallel::CommOperation& operation) {
+    return 1e3 * collective_seconds(in.links, operation, layouts.at(operation.axis));
+  });
   for (const StepExchange& exchange : plan.exchanges) {
-    const double ms = 1e3 * collective_seconds(in.links, exchange.operation, plan.layout);
-    plan.exchange_ms.push_back(ms);
-    plan.comm_ms += ms;
-    if (exchange.moment == Moment::in_backward) {
-      free = std::max(free, exchange.ready * backward) + ms;
-    } else if (exchange.moment == Moment::in_forward) {
-      free_forward = std::max(free_forward, exchange.ready * forward) + ms;
-    } else {
-      others += ms;
-    }
-    const LinkBytes sent = link_bytes(exchange.operation, plan.layout);
-    plan.sent.node += sent.node;
-    plan.sent.network += sent.network;
+    const LinkBytes sent = link_bytes(exchange.operation, layouts.at(exchange.operation.axis));
+    plan.sent.node += static_cast<double>(exchange.times) * sent.node;
+    plan.sent.network += static_cast<double>(exchange.times) * sent.network;
   }
-  plan.exposed_ms = std::max(free - backward, 0.0) + std::max(free_forward - forward, 0.0) + others;
-  plan.step_ms = plan.own.step_ms + plan.exposed_ms;
+  plan.step_ms = plan.own.step_ms + plan.timeline.exposed_ms;
   const auto rate = [](int64_t samples, double ms) { return static_cast<double>(samples) / (1e-3 * ms); };
   plan.samples_per_s = rate(train.global_batch_size, plan.step_ms);
-  plan.efficiency =
-      plan.samples_per_s / static_cast<double>(ranks) / rate(alone.config.train.global_batch_size, one.step_ms);
+  PlanInput alone = in.one;
+  alone.ranks = 1;
+  alone.config.parallel.tensor = 1;
+  plan.efficiency = plan.samples_per_s / static_cast<double>(ranks) /
+                    rate(alone.config.train.global_batch_size, make_plan(alone).step_ms);
   return plan;
+}
+
+std::string why_tensor_does_not_pay(const RanksInput& in, const RanksPlan& plan) {
+  const int64_t tensor = plan.input.config.parallel.tensor;
+  if (tensor == 1) return "";
+  RanksInput whole = in;
+  whole.one.config.parallel.tensor = 1;
+  RanksPlan other;
+  try {
+    other = make_ranks_plan(whole, plan.layout.ranks);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::usage) throw;
+    return "";  // that many ranks cannot split the batch
+  }
+  if (other.own.device_used > other.input.gpu.memory_bytes || other.samples_per_s < plan.samples_per_s) return "";
+  const auto rate = [](double samples_per_s) { return metrics::fixed(samples_per_s, 1); };
+  return cat("parallel.tensor=", tensor, " does not pay: ", rate(plan.samples_per_s), " samples/s, and ",
+             rate(other.samples_per_s), " with parallel.tensor=1, which fits");
 }
 
 }  // namespace hrm::commands

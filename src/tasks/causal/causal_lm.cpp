@@ -225,12 +225,14 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
   return lm;
 }
 
-CausalLm outline_causal_lm(const config::Config& config) {
+CausalLm outline_causal_lm(const config::Config& config, std::shared_ptr<const nn::TensorAcross> across) {
   check_trained_weights(config);
   CausalLm lm{.facts = read_hf_config(config.hf.model), .model = nullptr, .lora = nullptr};
   const int64_t positions = causal_positions(config, lm.facts);
   if (unties(config.lora)) lm.facts.tied = false;
-  lm.model = std::make_shared<models::DecoderLm>(configured_decoder(config, lm.facts, positions), at::kMeta);
+  models::DecoderOptions options = configured_decoder(config, lm.facts, positions);
+  options.across = std::move(across);
+  lm.model = std::make_shared<models::DecoderLm>(options, at::kMeta);
   if (config.lora.r > 0) {
     lm.lora = std::make_unique<nn::LoraSet>(*lm.model, lora_options(config, lm.facts), at::kMeta);
     // As on a GPU.

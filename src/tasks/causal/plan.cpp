@@ -8,6 +8,8 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/models/decoder_lm.h"
+#include "hrm/objectives/language.h"
 #include "hrm/ops/moe.h"
 #include "hrm/ops/weight8.h"
 #include "hrm/tasks/fp8_blocks.h"
@@ -83,7 +85,7 @@ std::vector<CausalPass> causal_passes(const PlanInput& in, PolychromicKind kind,
   using config::SharedPrompts;
   config::Config config = in.config;
   config.train.micro_batch_size = micro;
-  const PolychromicPlan plan(config, in.ranks);
+  const PolychromicPlan plan(config, in.data_ranks());
   const int64_t most = config.chat.max_length - 1, T = plan.padded(most), rows = plan.answers(kind);
   const CausalPass responses{
       .tokens = number(micro * T), .rows = number(micro), .length = number(T), .response_labels = number(micro * T)};
@@ -240,8 +242,35 @@ double CausalPlan::expert_rows(double tokens) const {
   return number(ops::moe_rows(static_cast<int64_t>(tokens), facts_.experts.top_k, facts_.experts.count));
 }
 
+std::shared_ptr<const CausalPlan> CausalPlan::part(int64_t parts) const {
+  auto part = std::make_shared<CausalPlan>(*this);
+  const double by = number(parts);
+  part->parts_ = parts;
+  part->facts_.heads /= parts;
+  part->facts_.kv_heads /= parts;
+  part->facts_.vocab_size = (facts_.vocab_size + parts - 1) / parts;
+  for (PlannedLayer& layer : part->layers_) {
+    for (PlannedLinear* rows : {&layer.qkv, &layer.gate_up}) {
+      rows->out /= by;
+      rows->adapted /= by;
+    }
+    for (PlannedLinear* columns : {&layer.o, &layer.down}) columns->in /= by;
+  }
+  return part;
+}
+
 ModelOutline CausalPlan::outline(const config::Config& config) const {
-  const CausalLm lm = outline_causal_lm(config);
+  return outline_part(config, nullptr);
+}
+
+ModelOutline CausalPlan::outline_part(const config::Config& config,
+                                      const std::shared_ptr<const nn::TensorAcross>& across) const {
+  require(
+      !across || PolychromicPlan(config, 1).most_samples() == 0, ExitCode::usage, "plan counts no completions that ",
+      "the parts of a model sample together (parallel.tensor = ", config.parallel.tensor,
+      "); plan training on responses alone (polychromic.objective=none, grpo.start_step=0), or set parallel.tensor ",
+      "to 1");
+  const CausalLm lm = outline_causal_lm(config, across);
   const PolychromicPlan plan(config, 1);
   std::vector<std::string> rewards;
   if (plan.grpo_from > 0) {
@@ -250,6 +279,7 @@ ModelOutline CausalPlan::outline(const config::Config& config) const {
   }
   PlanInput one;
   one.config = config;
+  one.config.parallel.tensor = 1;
   const StepShares shares = step_shares(config, plan);
   const double passes = lm.lora ? 2 : 3;  // as PolychromicTask::count_flops
   double tokens = 0;
@@ -327,9 +357,12 @@ class CausalClock {
     const double labels = pass.response_labels + pass.answer_labels;
     double head = pass.recorded ? (model_.trains_head() ? 3 : 2) : 1;
     if (pass.logits_twice) ++head;
-    product(labels, width_, number(model_.facts().vocab_size), head, false);
-    move(head * labels * number(model_.facts().vocab_size) * size_, 1, false);
+    const double vocabulary = number(model_.facts().vocab_size);
+    product(labels, width_, vocabulary, head, false);
+    move((model_.parts() > 1 ? kPartLossBytes : head * size_) * labels * vocabulary, 1, false);
   }
+
+  double all() const { return products + quantising + adapters + attention + others; }
 
  private:
   void note(double& part, double ms, bool is_backward) {
@@ -398,7 +431,9 @@ class CausalClock {
     const double qk = n * number((f.heads + f.kv_heads) * f.head_dim) * size_, unit = n * width_ * size_;
     if (pass.shared) move((n + pass.places()) * (layer.qkv.out + layer.o.in) * size_, factor, is_backward);
     move((f.qk_norm || f.form.wide_qk_norm ? 4 : 2) * qk, factor, is_backward);
-    move(2 * unit, 2 * factor, is_backward);
+    const double parts = number(model_.parts());
+    move(2 * unit / parts, 2 * factor, is_backward);
+    if (parts > 1) note(others, 2 * clock_.pieces(parts, n * width_, size_), is_backward);
     // Adapters, biases and other gates take the gate out of the products.
     const bool fused = size_ < 4 && in_.gpu.capability == 90 && !f.form.gelu_gate && layer.gate_up.targets == 0 &&
                        layer.down.targets == 0 && model_.quantized_values() == 0;
@@ -476,7 +511,12 @@ SampledTimes sampled_times(const PlanInput& in, const CausalPlan& model, const P
 }  // namespace
 
 void CausalPlan::add_times(const PlanInput& in, Plan& plan) const {
-  const PolychromicPlan steps(in.config, in.ranks);
+  if (in.config.parallel.tensor > parts_) {
+    PlanInput of_part = in;
+    of_part.model = part(in.config.parallel.tensor);
+    return of_part.model->add_times(of_part, plan);
+  }
+  const PolychromicPlan steps(in.config, in.data_ranks());
   const StepShares shares = step_shares(in.config, steps);
   CausalClock clock(in, *this);
   const auto train = [&](PolychromicKind kind, double share) {
@@ -489,6 +529,7 @@ void CausalPlan::add_times(const PlanInput& in, Plan& plan) const {
   train(PolychromicKind::diversity, shares.diversity);
   train(PolychromicKind::rewards, shares.rewards);
   plan.backward_ms = clock.backward;
+  plan.forward_ms = clock.all() - clock.backward;
 
   SampledTimes sampled;
   const auto sample = [&](PolychromicKind kind, double share) {
@@ -529,7 +570,7 @@ std::string CausalPlan::shares() const {
 // All passes of a micro-batch are in one backward pass. The later one of two comes first.
 double CausalPlan::backward_done(const PlanInput& in, int64_t groups, int64_t count) const {
   if (groups == 0) return 0;
-  const PolychromicPlan plan(in.config, in.ranks);
+  const PolychromicPlan plan(in.config, in.data_ranks());
   const StepShares shares = step_shares(in.config, plan);
   const PolychromicKind kind = shares.diversity > 0 ? PolychromicKind::diversity
                                : shares.rewards > 0 ? PolychromicKind::rewards
@@ -539,9 +580,37 @@ double CausalPlan::backward_done(const PlanInput& in, int64_t groups, int64_t co
   return (recorded - 1 + number(groups) / number(count)) / recorded;
 }
 
+// Of the forward pass, the rest of which is the head and the loss.
+double CausalPlan::share_of_blocks(const PlanInput& in, const CausalPass& pass) const {
+  CausalPass without_loss = pass;
+  without_loss.response_labels = without_loss.answer_labels = 0;
+  CausalClock all(in, *this), blocks(in, *this);
+  all.add(pass, 1);
+  blocks.add(without_loss, 1);
+  return (blocks.all() - blocks.backward) / (all.all() - all.backward);
+}
+
+void CausalPlan::rehearse_pass(const PlanInput& in, const ModelOutline& outline, int64_t micro_batches_left,
+                               StepRehearsal& step) const {
+  using Moment = StepPlace::Moment;
+  auto& model = dynamic_cast<models::DecoderLm&>(*outline.model);
+  const CausalPass pass = causal_passes(in, PolychromicKind::responses, in.micro_samples(), prompts_.mean).front();
+  // Documents hide positions, which changes nothing of what travels.
+  const at::Tensor ids = at::empty({static_cast<int64_t>(pass.rows), static_cast<int64_t>(pass.length)},
+                                   at::device(at::kMeta).dtype(at::kLong));
+  const double blocks = share_of_blocks(in, pass);
+  const models::LanguageOutput output = model.forward({.ids = ids});
+  step.note_work("activations", Moment::in_forward, 0, blocks, micro_batches_left);
+  const objectives::LanguageLoss loss = objectives::language_loss(
+      model, output, ids, {.chunk = in.config.objective.chunk}, at::empty({}, ids.options().dtype(at::kFloat)));
+  step.note_work("loss", Moment::in_forward, blocks, 1, micro_batches_left);
+  loss.loss.backward();
+  step.note_work("activations", Moment::in_backward, 0, 1, micro_batches_left);
+}
+
 // PolychromicTask::load_batch of a step that samples, then PolychromicLoss::count_tokens.
 void CausalPlan::rehearse_begin(const PlanInput& in, StepRehearsal& step) const {
-  const PolychromicPlan plan(in.config, in.ranks);
+  const PolychromicPlan plan(in.config, in.data_ranks());
   const StepShares shares = step_shares(in.config, plan);
   const auto reduce = [&](at::IntArrayRef sizes, at::ScalarType dtype) {
     step.comm().all_reduce(at::empty(sizes, at::device(at::kMeta).dtype(dtype)));
@@ -557,7 +626,7 @@ void CausalPlan::rehearse_begin(const PlanInput& in, StepRehearsal& step) const 
     if (in.config.polychromic.normalize_advantages) reduce({}, at::kDouble);
   } else if (shares.rewards > 0) {
     written(shared);
-    reduce({plan.rows * in.ranks, plan.reward_samples}, at::kDouble);
+    reduce({plan.rows * in.data_ranks(), plan.reward_samples}, at::kDouble);
   }
   if (shares.diversity + shares.rewards > 0) step.note("answers", StepExchange::Moment::before_forward);
   reduce({2}, at::kFloat);

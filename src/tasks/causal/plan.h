@@ -99,9 +99,17 @@ class CausalPlan : public ModelPlan {
   // Rows of the experts' products for a number of tokens, padding included.
   double expert_rows(double tokens) const;
 
+  // Of parallel.tensor: with the heads, inner columns and vocabulary of one part, and the width of the whole.
+  int64_t parts() const { return parts_; }
+  std::shared_ptr<const CausalPlan> part(int64_t parts) const;
+
   std::string name() const override { return name_; }
   int64_t positions() const override { return positions_; }
   ModelOutline outline(const config::Config& config) const override;
+  ModelOutline outline_part(const config::Config& config,
+                            const std::shared_ptr<const nn::TensorAcross>& across) const override;
+  void rehearse_pass(const PlanInput& in, const ModelOutline& outline, int64_t micro_batches_left,
+                     StepRehearsal& step) const override;
   void add_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) const override;
   void add_times(const PlanInput& in, Plan& plan) const override;
   std::string shares() const override;
@@ -112,6 +120,7 @@ class CausalPlan : public ModelPlan {
  private:
   void read_layers(const CausalLm& lm, const config::PrecisionConfig& precision);
   int64_t unmarked_groups() const;
+  double share_of_blocks(const PlanInput& in, const CausalPass& pass) const;
 
   HfModelConfig facts_;
   std::string name_;
@@ -124,6 +133,7 @@ class CausalPlan : public ModelPlan {
          quantized_bytes_ = 0;
   bool reads_stored_ = false;
   double matrix_elements_ = 0;
+  int64_t parts_ = 1;
 };
 const CausalPlan& causal_plan(const PlanInput& in);
 // Whether many rows are multiplied by the frozen weights in 8 bits there (hf.fp8_products).

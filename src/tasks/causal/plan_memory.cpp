@@ -30,18 +30,20 @@ class CausalBlock {
   // `begun`: whether what the block reads needs a gradient. Nothing is kept in front of the first layer that is
   // trained.
   CausalBlockMemory memory(const PlannedLayer& layer, bool begun) const {
-    const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_, rstd = n * kWide;
-    const double act = n * layer.down.in * size_;
+    // Of a part of the model, norms and what is between blocks have this part's rows. Products read all rows.
+    const double own = 1 / number(model_.parts());
+    const double n = pass_.tokens, unit = n * number(facts_.hidden_size) * size_, rstd = own * n * kWide;
+    const double act = n * layer.down.in * size_, stream = own * unit;
     const bool behind = facts_.form.norms_behind;
     CausalBlockMemory m;
     if (layer.in_8_bits()) return in_8_bits(layer);
     if (begun || layer.qkv.keeps_input()) {
       // The layer's input or, with norms behind, its result.
-      m.mixing = (behind || layer.qkv.keeps_input() ? unit : 0) + (begun || behind ? rstd : 0) + unit +
+      m.mixing = (behind || layer.qkv.keeps_input() ? unit : 0) + (begun || behind ? rstd : 0) + stream +
                  attention(layer) + of(layer.qkv) + of(layer.o);
       if (behind && !begun) m.mixing += unit;  // the input itself
     } else if (layer.o.keeps_input()) {
-      m.mixing = n * layer.o.in * size_ + of(layer.o) + unit + (behind ? unit + rstd : 0);
+      m.mixing = n * layer.o.in * size_ + of(layer.o) + stream + (behind ? unit + rstd : 0);
     }
     if (layer.has_experts()) {
       const bool needed = begun || layer.qkv.keeps_input() || layer.o.keeps_input();
@@ -57,9 +59,11 @@ class CausalBlock {
     } else if (layer.down.keeps_input()) {
       m.feed_forward = act + of(layer.down) + (behind ? unit + rstd : 0);
     }
-    m.output = begun || layer.trains() ? unit : 0;
-    m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_;
-    m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit);
+    m.output = begun || layer.trains() ? stream : 0;
+    // A part gathers the gradients of all rows, or holds what other parts have of its own.
+    const double gathered = model_.parts() > 1 ? unit : 0;
+    m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_ + gathered;
+    m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit) + gathered;
     if (layer.has_experts()) m.backward_feed_forward = unit + experts_backward(layer);
     return m;
   }
@@ -227,7 +231,7 @@ class CausalWalk {
 
   void forward(const CausalPass& pass) {
     ledger_.moment = "forward pass";
-    const double unit = pass.tokens * width_ * size_;
+    const double own = 1 / number(model_.parts()), unit = own * pass.tokens * width_ * size_;
     const bool again = in_.config.hf.recompute;
     bool begun = model_.trains_embedding();
     const double first = (begun || again ? unit : 0) + spans(pass);  // of the embedding
@@ -247,7 +251,7 @@ class CausalWalk {
       kept_.push_back(block);
     }
     recorded_ += number_of_layers();
-    const double norm = pass.tokens * kWide;
+    const double norm = own * pass.tokens * kWide;
     keep(norm);
     kept_.push_back({.mixing = norm});
   }
@@ -270,7 +274,8 @@ class CausalWalk {
       if (gathered) hold(of_labels);  // labelled states of their own
       hold(of_labels);                // their gradient
       if (model_.trains_head()) hold(kWide * vocabulary_ * width_);
-      const double logits = std::min(labels, number(in_.config.objective.chunk)) * vocabulary_ * size_;
+      const double of_logit = size_ + (model_.parts() > 1 ? kPartLossHeld : 0);
+      const double logits = std::min(labels, number(in_.config.objective.chunk)) * vocabulary_ * of_logit;
       ledger_.take(logits);
       ledger_.give(logits);
     };
@@ -339,9 +344,14 @@ class CausalWalk {
 }  // namespace
 
 void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) const {
+  if (in.config.parallel.tensor > parts_) {
+    PlanInput of_part = in;
+    of_part.model = part(in.config.parallel.tensor);
+    return of_part.model->add_memory(of_part, micro, memory);
+  }
   config::Config config = in.config;
   config.train.micro_batch_size = micro;
-  const PolychromicPlan plan(config, in.ranks);
+  const PolychromicPlan plan(config, in.data_ranks());
   const double size = element_size(config);
   const double before = [&] {
     double sum = 0;
@@ -384,7 +394,7 @@ void CausalPlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& m
       const double of_rows = std::max(1.0, rows / number(plan.samples(kind)));
       steps.sample(std::min(prompts, of_rows), number(prompts_.longest), rows);
     }
-    const bool together = in.ranks > 1;
+    const bool together = in.data_ranks() > 1;
     steps.run(causal_passes(in, kind, micro, prompts_.longest), together);
     if (steps.ledger().peak() < most.peak()) return;
     most = steps.ledger();

@@ -90,6 +90,13 @@ optim::GroupDefaults language_group_defaults(const Mixtures& mixtures) {
   return defaults;
 }
 
+objectives::LanguageLossOptions language_loss_options(const config::Config& config) {
+  return {.deep_supervision = config.objective.deep_supervision,
+          .halting = config.objective.halting,
+          .halting_target = config.objective.halting_target,
+          .chunk = config.objective.chunk};
+}
+
 LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm,
                            std::shared_ptr<parallel::Comm> tensor)
     : config_(config),
@@ -197,10 +204,7 @@ void LanguageTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_
   if (micro_batch == 0) count_tokens();
   if (micro_batch == 0 && fp8_) fp8_->quantize_weights();
   const double share = static_cast<double>(micro_batch_size_) / static_cast<double>(config_.train.global_batch_size);
-  const objectives::LanguageLossOptions options{.deep_supervision = config_.objective.deep_supervision,
-                                                .halting = config_.objective.halting,
-                                                .halting_target = config_.objective.halting_target,
-                                                .chunk = config_.objective.chunk};
+  const objectives::LanguageLossOptions options = language_loss_options(config_);
   models::LanguageOutput output;
   objectives::LanguageLoss loss;
   {

@@ -1,6 +1,7 @@
 #include "tasks/language/plan.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +10,9 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/objectives/language.h"
 #include "hrm/tasks/language.h"
+#include "hrm/tasks/language_rows.h"
 #include "hrm/tasks/reduce_maxima.h"
 #include "tasks/language/plan_blocks.h"
 
@@ -19,6 +22,10 @@ namespace {
 // A block of sm90/memory_blocks.cuh of width 512, in the step of docs/benchmarks.md; and the multiprocessors that its
 // clusters share.
 constexpr double kMemoryBlockMs = 0.024, kMultiprocessors = 132;
+
+double number_of_parts(const PlanInput& in) {
+  return static_cast<double>(in.config.parallel.tensor);
+}
 
 // Time of the passes over blocks, each by the slower of computing and moving.
 class LanguageClock {
@@ -37,6 +44,8 @@ class LanguageClock {
 
   // `forwards` passes without and `recorded` ones with a backward pass.
   void add(const BlockStack& stack, double forwards, double recorded) {
+    w_ = part_widths(in_, stack);
+    parts_ = is_cut(in_, stack) ? number_of_parts(in_) : 1;
     const double again = in_.config.lm.recompute && !stack.mamba2 ? recorded : 0;
     const bool one_kernel = is_one_kernel(in_, stack);
     if (one_kernel) memory_blocks(stack, forwards + recorded + again);
@@ -54,8 +63,10 @@ class LanguageClock {
   void head(double rows) {
     // The logits, the gradient of what the head reads and that of its weight; each chunk of logits is read twice and
     // written.
+    w_ = part_widths(in_, {});
     product(rows, w_.model, w_.vocabulary, 3, false);
-    pass(3 * rows * w_.vocabulary * size(), 1, false);
+    const double bytes = number_of_parts(in_) > 1 ? kPartLossBytes : 3 * size();
+    pass(bytes * rows * w_.vocabulary, 1, false);
   }
 
  private:
@@ -136,8 +147,10 @@ class LanguageClock {
       layer(n, w_.queries, w_.model, passes, factor, is_backward);
       attend(s, s.memory, passes * factor, is_backward);
     }
-    pass(2 * qk, passes * factor, is_backward);                        // rotation
-    pass(2 * unit, (s.cross ? 3 : 2) * passes * factor, is_backward);  // norms
+    pass(2 * qk, passes * factor, is_backward);  // rotation
+    const double halves = s.cross ? 3 : 2;
+    pass(2 * unit / parts_, halves * passes * factor, is_backward);  // norms
+    if (parts_ > 1) note(others, halves * passes * clock_.pieces(parts_, n * w_.model, size()), is_backward);
     if (is_backward) again(n * w_.model, 2 * passes);
     if (has_experts(in_, s, layer_index)) {
       experts(n, passes, factor, is_backward);
@@ -197,7 +210,8 @@ class LanguageClock {
   LanguageWidths w_;
   TimeModel clock_;
   double slowdown_;
-  double fp8_;  // share of the blocks' linear layers that multiply in 8 bits
+  double fp8_;        // share of the blocks' linear layers that multiply in 8 bits
+  double parts_ = 1;  // of the blocks that are counted now
 };
 
 }  // namespace
@@ -226,6 +240,23 @@ LanguageWidths language_widths(const PlanInput& in) {
   w.values = lm.kv_heads > 0 ? static_cast<double>(lm.kv_heads) * head : w.queries;
   w.inner = static_cast<double>(models::swiglu_inner(lm));
   return w;
+}
+
+bool is_cut(const PlanInput& in, const BlockStack& stack) {
+  return number_of_parts(in) > 1 && stack.reads != BlockStack::Reads::memory && !stack.mamba2;
+}
+
+LanguageWidths part_widths(const PlanInput& in, const BlockStack& stack) {
+  LanguageWidths w = language_widths(in);
+  if (!is_cut(in, stack)) return w;
+  const double parts = number_of_parts(in);
+  for (double* width : {&w.queries, &w.values, &w.heads, &w.inner}) *width /= parts;
+  w.vocabulary = std::ceil(w.vocabulary / parts);
+  return w;
+}
+
+double stream_share(const PlanInput& in, const BlockStack& stack) {
+  return is_cut(in, stack) ? 1 / number_of_parts(in) : 1;
 }
 
 LanguagePasses language_passes(const PlanInput& in, double rows) {
@@ -287,11 +318,21 @@ void add_blocks(LanguageClock& clock, const LanguagePasses& p) {
   clock.add(p.decoder, 0, p.answers);
 }
 
+// Of the forward pass, the rest of which is the head and the loss.
+double share_of_blocks(const PlanInput& in) {
+  const LanguagePasses p = language_passes(in, 1);
+  LanguageClock blocks(in), head(in);
+  add_blocks(blocks, p);
+  head.head(p.answers * (p.decoder.length - p.prefix));
+  const double ms = blocks.blocks() - blocks.backward;
+  return ms / (ms + head.blocks());
+}
+
 }  // namespace
 
 double fp8_gain_ms(const PlanInput& in, int64_t micro) {
   const LanguagePasses p = language_passes(in, static_cast<double>(micro));
-  const double micro_batches = static_cast<double>(in.config.train.global_batch_size / in.ranks / micro);
+  const double micro_batches = static_cast<double>(in.own_samples() / micro);
   LanguageClock eights(in), weights(in), wide(in, /*with_fp8=*/false);
   add_blocks(eights, p);
   add_blocks(wide, p);
@@ -309,7 +350,7 @@ std::string why_fp8_does_not_pay(const PlanInput& in, int64_t micro) {
 }
 
 void LanguagePlan::add_times(const PlanInput& in, Plan& plan) const {
-  const auto rows = static_cast<double>(in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
+  const auto rows = static_cast<double>(in.own_samples());  // micro-batches add up to it
   const LanguagePasses p = language_passes(in, rows);
   const int64_t micro = in.config.train.micro_batch_size;
   LanguageClock clock(in);
@@ -317,6 +358,7 @@ void LanguagePlan::add_times(const PlanInput& in, Plan& plan) const {
   plan.backward_ms = clock.backward;
   clock.weights(micro > 0 ? rows / static_cast<double>(micro) : 1);
   clock.head(p.answers * rows * (p.decoder.length - p.prefix));
+  plan.forward_ms = clock.blocks() - plan.backward_ms;
   plan.time.push_back({"matrix products", clock.products,
                        in_fp8(in) ? cat("of blocks, ", percent(in.fp8_share), " of them in 8 bits, and of the head")
                                   : "of blocks and of the head"});
@@ -410,7 +452,12 @@ std::vector<int> block_uses(const config::Config& config) {
 }  // namespace
 
 ModelOutline LanguagePlan::outline(const config::Config& config) const {
-  const auto model = models::make_language_model_outline(config, sizes_);
+  return outline_part(config, nullptr);
+}
+
+ModelOutline LanguagePlan::outline_part(const config::Config& config,
+                                        const std::shared_ptr<const nn::TensorAcross>& across) const {
+  const auto model = models::make_language_model_outline(config, sizes_, across);
   const Mixtures mixtures = models::mixtures_of(*model);
   const Fp8Parameters fp8 = fp8_parameters(*model, config.precision);
   return {.model = model,
@@ -424,6 +471,35 @@ ModelOutline LanguagePlan::outline(const config::Config& config) const {
           .fp8_transposed = fp8.transposed,
           .largest_fp8 = fp8.largest,
           .metric_sums = static_cast<int64_t>(language_metric_names(config, *model).size())};
+}
+
+void LanguagePlan::rehearse_pass(const PlanInput& in, const ModelOutline& outline, int64_t micro_batches_left,
+                                 StepRehearsal& step) const {
+  using Moment = StepPlace::Moment;
+  auto& model = dynamic_cast<models::LanguageModel&>(*outline.model);
+  const int64_t micro = in.micro_samples();
+  const auto on_meta = at::device(at::kMeta);
+  data::LanguageBatch batch;
+  if (sizes_.encoder_len > 0) {
+    batch.encoder_ids = at::empty({micro, sizes_.encoder_len}, on_meta.dtype(at::kLong));
+    batch.encoder_mask = at::empty({micro, sizes_.encoder_len}, on_meta.dtype(at::kBool));
+  }
+  batch.decoder_ids = at::empty({micro, sizes_.decoder_len}, on_meta.dtype(at::kLong));
+  batch.labels = at::empty_like(batch.decoder_ids);
+  // Documents hide positions, which changes nothing of what travels.
+  const bool prompted = models::reads_prompts(in.config.lm);
+  LanguageRows rows = language_rows(batch, prompted);
+  if (prompted) rows.inputs.gate_warmup = at::empty({}, on_meta.dtype(at::kFloat));
+  rows.inputs.earlier_cycles = in.config.objective.deep_supervision > 0;
+
+  const double model_share = share_of_blocks(in);
+  const models::LanguageOutput output = model.forward(rows.inputs);
+  step.note_work("activations", Moment::in_forward, 0, model_share, micro_batches_left);
+  const objectives::LanguageLoss loss = objectives::language_loss(
+      model, output, rows.labels, language_loss_options(in.config), at::empty({}, on_meta.dtype(at::kFloat)));
+  step.note_work("loss", Moment::in_forward, model_share, 1, micro_batches_left);
+  loss.loss.backward();
+  step.note_work("activations", Moment::in_backward, 0, 1, micro_batches_left);
 }
 
 void LanguagePlan::rehearse_begin(const PlanInput& /*in*/, StepRehearsal& step) const {

@@ -14,6 +14,7 @@ struct LanguageWidths {
   double inner = 0;                // of the feed-forward part without experts
   double vocabulary = 0;
 };
+// Of the whole model.
 LanguageWidths language_widths(const PlanInput& in);
 // Of the planned model.
 const models::LanguageSizes& sizes_of(const PlanInput& in);
@@ -48,6 +49,14 @@ struct BlockStack {
   double positions() const { return rows * length; }
 };
 
+// Whether each part of the model has only a part of these blocks (parallel.tensor). The core and Mamba2 blocks are
+// whole on every part.
+bool is_cut(const PlanInput& in, const BlockStack& stack);
+// Of the blocks that a rank has, and of its part of the vocabulary.
+LanguageWidths part_widths(const PlanInput& in, const BlockStack& stack);
+// The share of the residual stream between these blocks that a rank has.
+double stream_share(const PlanInput& in, const BlockStack& stack);
+
 // How the passes of a step go over the blocks.
 struct LanguagePasses {
   BlockStack encoder, fast, slow, decoder;  // layers 0: the model has none
@@ -71,6 +80,10 @@ class LanguagePlan : public ModelPlan {
   std::string name() const override { return name_; }
   int64_t positions() const override { return sizes_.encoder_len + sizes_.decoder_len; }
   ModelOutline outline(const config::Config& config) const override;
+  ModelOutline outline_part(const config::Config& config,
+                            const std::shared_ptr<const nn::TensorAcross>& across) const override;
+  void rehearse_pass(const PlanInput& in, const ModelOutline& outline, int64_t micro_batches_left,
+                     StepRehearsal& step) const override;
   void add_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) const override;
   void add_times(const PlanInput& in, Plan& plan) const override;
   std::string shares() const override;

@@ -100,29 +100,34 @@ double attention_backward_bytes(double positions, const LanguageWidths& w, doubl
 
 // nn/transformer_block.cpp.
 BlockMemory modern_block(const PlanInput& in, const BlockStack& s, int64_t layer) {
-  const LanguageWidths w = language_widths(in);
+  const LanguageWidths w = part_widths(in, s);
   const double size = element_size(in.config), positions = s.positions(), unit = positions * w.model * size;
-  const double rstd = positions * kWide, qkv = positions * (w.queries + 2 * w.values) * size;
+  // Of a part of the model, norms and what is between blocks have this part's rows. Products read all rows.
+  const double own = stream_share(in, s), stream = own * unit;
+  const double rstd = own * positions * kWide, qkv = positions * (w.queries + 2 * w.values) * size;
   // Of what only linear layers read, the norms' results and those of attention, nothing is kept, or 8-bit values.
   const bool fp8 = in_fp8(in) && s.reads != BlockStack::Reads::memory;
   const double kept8 = by_rows(in) ? positions : 0, read = fp8 ? kept8 * w.model : unit;
   BlockMemory m;
-  m.mixing = read + rstd + qkv + attention_kept(s, w, size, s.mask > 0) + unit;
+  m.mixing = read + rstd + qkv + attention_kept(s, w, size, s.mask > 0) + stream;
   const bool wide = w.queries * w.model >= static_cast<double>(nn::kFp8WideWeight) && !by_rows(in);
   if (fp8 && !wide) m.mixing += positions * w.queries;
   if (in.config.lm.qk_norm) m.mixing += positions * (w.queries + w.values) * size;
   if (s.cross) {
     m.mixing += (fp8 ? positions * (w.model + (wide ? 0 : w.queries)) : unit) + rstd + positions * w.queries * size +
-                attention_kept(s, w, size, false) + unit;
+                attention_kept(s, w, size, false) + stream;
     m.mixing += s.rows * s.memory * 2 * w.values * size;
   }
   const bool experts = has_experts(in, s, layer);
   const FeedForwardMemory mlp =
       experts ? experts_memory(in, positions, w, size) : swiglu_memory(in, positions, w, size, fp8);
   m.feed_forward = (experts ? unit : read) + rstd + mlp.kept;
-  m.output = unit;
-  m.backward_feed_forward = mlp.backward;
-  m.backward_mixing = attention_backward_bytes(positions, w, size);
+  m.output = stream;
+  // A part gathers the gradients of all rows, or holds what other parts have of its own.
+  const double gathered = is_cut(in, s) ? unit : 0;
+  m.backward_feed_forward = mlp.backward + gathered;
+  m.backward_mixing = attention_backward_bytes(positions, w, size) + gathered;
+  m.plain = gathered;
   if (fp8) {
     // A weight in the compute dtype, for a pass that is not recorded.
     m.plain += size * static_cast<double>(in.largest_fp8);
@@ -209,7 +214,7 @@ BlockMemory memory_blocks_memory(const PlanInput& in, const BlockStack& stack, d
 
 double last_norm_bytes(const PlanInput& in, const BlockStack& stack) {
   const double size = element_size(in.config), D = static_cast<double>(in.config.lm.hidden_size);
-  if (!prototype(in)) return stack.positions() * kWide;
+  if (!prototype(in)) return stream_share(in, stack) * stack.positions() * kWide;
   const bool has_input =
       stack.reads == BlockStack::Reads::answer && size == kWide;  // counted as the last block's output
   return stack.positions() * (2 * kWide + (has_input ? 0 : kWide * D));
@@ -219,7 +224,7 @@ double first_input_bytes(const PlanInput& in, const BlockStack& stack) {
   const double size = element_size(in.config), D = static_cast<double>(in.config.lm.hidden_size);
   if (stack.mamba2) return stack.positions() * kWide * D;
   if (prototype(in) && stack.reads != BlockStack::Reads::answer) return 0;  // the first block's norm has it
-  return stack.positions() * size * D;
+  return stream_share(in, stack) * stack.positions() * size * D;
 }
 
 }  // namespace hrm::tasks

@@ -116,12 +116,14 @@ class LanguageWalk {
     const BlockStack& decoder = passes_.decoder;
     const double rows = passes_.answers * decoder.rows * (decoder.length - passes_.prefix);
     const double chunk = std::min(rows, static_cast<double>(in_.config.objective.chunk));
-    const double logits = chunk * language_widths(in_).vocabulary * size_, hidden = rows * width_ * size_;
+    const double vocabulary = part_widths(in_, decoder).vocabulary;
+    const double of_logit = size_ + (is_cut(in_, decoder) ? kPartLossHeld : 0);
+    const double logits = chunk * vocabulary * of_logit, hidden = rows * width_ * size_;
     const double together = passes_.answers > 1 ? hidden : 0;  // answers of all cycles as one batch
     ledger_.moment = "loss";
     ledger_.take(together);
     ledger_.take(hidden);
-    ledger_.take(4 * language_widths(in_).vocabulary * width_);
+    ledger_.take(4 * vocabulary * width_);
     ledger_.take(logits);
     ledger_.give(logits + together);
     ledger_.moment = "backward pass";
@@ -163,7 +165,7 @@ void LanguagePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory&
     positions += static_cast<double>(models::prompt_positions(lm, sizes_));
   }
   memory.add("positions", 4 * positions * (prototype(in) ? D : head), "sines and cosines, fp32");
-  const double own = static_cast<double>(in.config.train.global_batch_size / in.ranks);
+  const double own = static_cast<double>(in.own_samples());
   const double prompt = static_cast<double>(sizes_.encoder_len), row = static_cast<double>(sizes_.decoder_len);
   memory.add("data", own * (9 * prompt + 16 * row + (in.config.data.document_masks && !reasons ? 4 * row : 0)),
              "ids, labels and masks of the batch");

@@ -57,7 +57,10 @@ PlannedOptimizer planned_optimizer(const PlanInput& in) {
 void add_optimizer_times(const PlanInput& in, Plan& plan) {
   const PlannedOptimizer optimizer = planned_optimizer(in);
   const TimeModel clock(in.gpu);
-  plan.time.push_back({"optimizer", clock.moved(optimizer.moved), "one pass over weights, gradients and moments"});
+  const int shards = in.config.parallel.zero > 0 ? in.place().size(parallel::Axis::shard) : 1;
+  plan.time.push_back({"optimizer", clock.moved(optimizer.moved / shards),
+                       shards > 1 ? "one pass over this rank's share of weights, gradients and moments"
+                                  : "one pass over weights, gradients and moments"});
   if (optimizer.products > 0) {
     const double exact = optimizer.exact_products ? 16 : 1;
     plan.time.push_back({"Muon's products",
