@@ -79,6 +79,8 @@ struct PartOnly : nn::TensorAcross {
   at::Tensor enter_whole(const at::Tensor&, int64_t) const override { return {}; }
   at::Tensor share(const at::Tensor&) const override { return {}; }
   at::Tensor gather(const at::Tensor&) const override { return {}; }
+  std::unique_ptr<nn::Moving> start_gather(const at::Tensor&, const at::Tensor&) const override { return nullptr; }
+  std::unique_ptr<nn::Moving> start_exchange(const at::Tensor&, const at::Tensor&) const override { return nullptr; }
 
   nn::Cut own;
 };
