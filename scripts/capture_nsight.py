@@ -214,7 +214,7 @@ def capture(args):
         head = [("profile", f"{name}, `{export.name}`"), ("GPU", facts["gpu"] or "unknown"),
                 ("commit", facts["git_commit"] + (" with local changes" if facts["git_changes"] else ""))]
         profile = kernel_profile.read_profile(export)
-        parts.append(hotspots.digest(profile, steps, head))
+        parts.append(hotspots.digest(profile, steps, head, metrics=args.metrics))
         if picture := roofline.svg(profile):
             (output / "roofline.svg").write_text(picture, encoding="utf-8")
             parts.append("![roofline](roofline.svg)")

@@ -79,19 +79,17 @@ def verdicts(profile, top):
     return out
 
 
-def other_counters(profile, top):
-    """Metrics that the digest does not read itself: those of --metrics."""
-    known = set(kernel_counters.wanted())
-    names = sorted({name for counters in profile.counters.values() for name in counters
-                    if name not in known and not name.startswith(kernel_counters.TENSOR_OPS)})
+def other_counters(profile, top, names):
+    """A table of the metrics `names`, those that a page has: it holds hundreds that nobody asked for."""
+    names = [name for name in names if any(name in counters for counters in profile.counters.values())]
     rows = [[*(f"{profile.counters[row.name][name]:.6g}" if name in profile.counters.get(row.name, {}) else ""
                for name in names), short(row.name, 60)]
             for row in kernel_profile.sums_by(profile.events, lambda e: e.name)[:top]]
     return ["", "## Further metrics", "", *table([*names, "kernel"], rows)] if names else []
 
 
-def digest(profile, steps, facts, top=15):
-    """Markdown of one profile. facts: [(name, text)] for its head."""
+def digest(profile, steps, facts, top=15, metrics=()):
+    """Markdown of one profile. facts: [(name, text)] for its head. metrics: counters that get a table of their own."""
     groups = kernel_profile.kernel_groups()
     events = profile.events
     total = sum(e.duration_us for e in events)
@@ -120,7 +118,7 @@ def digest(profile, steps, facts, top=15):
         lines += ["", "## Against the limits of the GPU", ""] + counter_table(profile, top)
         if any(OCCUPANCY in counters for counters in profile.counters.values()):
             lines += ["", "## What the warps do", ""] + warp_table(profile, top)
-        lines += ["", "## Verdicts", "", *verdicts(profile, top)] + other_counters(profile, top)
+        lines += ["", "## Verdicts", "", *verdicts(profile, top)] + other_counters(profile, top, metrics)
     elif profile.gpu and gaps:
         lines += ["", "## Longest gaps", ""]
         lines += table(["us", "after", "before"],

@@ -42,6 +42,7 @@ STALLS = {
     "sleeping": ("themselves: they sleep", "shorter sleeps"),
     "gmma": ("a matrix product in flight", "deeper pipelines of products"),
 }
+SHORT = 4e-6  # seconds: a kernel that takes hardly longer than its launch
 ENOUGH = 60.0  # percent of a limit from which on a kernel counts as bound by it
 
 
@@ -49,7 +50,7 @@ def wanted():
     """All metrics that the digest reads."""
     return [SECONDS, BYTES, MEMORY_SHARE, SM_SHARE, L2_SHARE, OCCUPANCY, ELIGIBLE, INSTRUCTIONS, *TENSOR_SHARES,
             *(f"{TENSOR_OPS}_{kind}.sum" for kind in TENSOR_TYPES),
-            *(f"{TENSOR_OPS}_{kind}.sum.peak_sustained" for kind in TENSOR_TYPES), *FP32, BYTES_PER_CYCLE, MEMORY_CLOCK,
+            *FP32, BYTES_PER_CYCLE, MEMORY_CLOCK,
             FFMA_PER_CYCLE, SM_CLOCK, *(f"{STALL}{reason}{STALL_END}" for reason in STALLS)]
 
 
@@ -101,6 +102,8 @@ def verdict(counters):
     if MEMORY_SHARE not in counters or SM_SHARE not in counters:
         return None
     bound = bound_by(counters)
+    if bound is None and 0 < counters.get(SECONDS, 0) < SHORT:
+        return f"It takes {counters[SECONDS] * 1e6:.1f} us, hardly more than a launch: only a kernel less makes it faster."
     if bound == "memory":
         return f"It moves {counters[MEMORY_SHARE]:.0f} % of what DRAM can: only fewer bytes make it faster (fusion, narrower dtypes)."
     if bound == "L2":
@@ -131,10 +134,9 @@ def limits(profile):
     if memory is None:  # from what a kernel reached, and the share that this is
         memory = best(c[BYTES] / c[SECONDS] / c[MEMORY_SHARE] * 100 for c in every
                       if c.get(SECONDS) and BYTES in c and c.get(MEMORY_SHARE, 0) >= 20)
-    # The type of input that the work uses most; another one would show a limit that it cannot reach.
-    used = {kind: sum(c.get(f"{TENSOR_OPS}_{kind}.sum", 0) for c in every) for kind in TENSOR_TYPES}
-    kind = max(used, key=used.get)
-    tensor = best(c[f"{TENSOR_OPS}_{kind}.sum.peak_sustained"] * c[SM_CLOCK] for c in every
-                  if f"{TENSOR_OPS}_{kind}.sum.peak_sustained" in c and SM_CLOCK in c) if used[kind] else None
+    # From what kernels reached, and the share of cycles in which the tensor cores worked: ncu's own peak of operations
+    # counts sparse matrices, twice as many.
+    tensor = best(tensor_ops(c) / c[SECONDS] / c[TENSOR_SHARES[0]] * 100 for c in every
+                  if c.get(SECONDS) and tensor_ops(c) and c.get(TENSOR_SHARES[0], 0) >= 20)
     fp32 = best(2 * c[FFMA_PER_CYCLE] * c[SM_CLOCK] for c in every if FFMA_PER_CYCLE in c and SM_CLOCK in c)
     return memory, tensor, fp32

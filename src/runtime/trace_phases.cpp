@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::string_view kEvents = "\"traceEvents\": [", kKernel = "\"cat\": \"kernel\"";
 
+// The track of phases. They begin and end inside other ranges of their stream, and ranges of a track must nest.
+constexpr int kTrack = 2000000;
+
 // Identifiers, as kernels have them in their names.
 constexpr std::string_view kIdentifiers[] = {
 #define HRM_PHASE_IDENTIFIER(identifier, name) #identifier,
@@ -24,7 +27,7 @@ constexpr std::string_view kIdentifiers[] = {
 
 struct Mark {
   const char* phase = nullptr;  // null: begins only
-  std::string_view process, stream;
+  std::string_view process;
   double end_us = 0;
 };
 
@@ -67,9 +70,8 @@ std::vector<Mark> marks_of(std::string_view trace) {
     const size_t rest = trace.find('"', at);
     const auto start = number(field(trace, rest, "ts")), duration = number(field(trace, rest, "dur"));
     Mark mark{.phase = ends ? phase_of(trace.substr(at + kEnd.size(), 100)) : nullptr,
-              .process = field(trace, rest, "pid"),
-              .stream = field(trace, rest, "tid")};
-    if (!start || !duration || mark.process.empty() || mark.stream.empty()) continue;
+              .process = field(trace, rest, "pid")};
+    if (!start || !duration || mark.process.empty()) continue;
     mark.end_us = *start + *duration;
     marks.push_back(mark);
   }
@@ -93,10 +95,14 @@ std::string with_phase_ranges(std::string trace) {
   for (size_t i = 1; i < marks.size(); ++i) {
     const Mark& mark = marks[i];
     if (mark.phase == nullptr) continue;
-    ranges +=
-        cat("\n  {\"ph\": \"X\", \"cat\": \"gpu_user_annotation\", \"name\": \"", mark.phase,
-            "\", \"pid\": ", mark.process, ", \"tid\": ", mark.stream, ", \"ts\": ", microseconds(marks[i - 1].end_us),
-            ", \"dur\": ", microseconds(mark.end_us - marks[i - 1].end_us), "},");
+    const std::string place = cat("\"pid\": ", mark.process, ", \"tid\": ", kTrack);
+    if (ranges.empty()) {
+      ranges = cat("\n  {\"ph\": \"M\", \"name\": \"thread_name\", ", place, ", \"args\": {\"name\": \"phases\"}},",
+                   "\n  {\"ph\": \"M\", \"name\": \"thread_sort_index\", ", place, ", \"args\": {\"sort_index\": 0}},");
+    }
+    ranges += cat("\n  {\"ph\": \"X\", \"cat\": \"gpu_user_annotation\", \"name\": \"", mark.phase, "\", ", place,
+                  ", \"ts\": ", microseconds(marks[i - 1].end_us),
+                  ", \"dur\": ", microseconds(mark.end_us - marks[i - 1].end_us), "},");
   }
   trace.insert(events + kEvents.size(), ranges);
   return trace;

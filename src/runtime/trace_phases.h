@@ -5,7 +5,7 @@
 
 namespace hrm {
 
-// The Chrome trace that Kineto wrote, with a range for each phase on the track of the stream whose marks end it
+// The Chrome trace that Kineto wrote, with a range for each phase on a track of their own in the GPU's process
 // ("gpu_user_annotation", as Kineto's own ranges of eager work). A phase begins where the mark before it ends. A trace
 // without marks comes back as it was.
 std::string with_phase_ranges(std::string trace);
