@@ -581,7 +581,7 @@ class Test:
         print("a rank that stands still in an exchange of the tensor axis is named", flush=True)
         # In every step it comes late.
         words[-1:] = ["train.steps=60"]
-        run = start("slow", parts, {1: "step.begin:1+:sleep=0.01"}).done(60)
+        run = start("slow", parts, {1: "step.begin:1+:sleep=0.03"}).done(60)
         slow = re.search(r"slow, and all others wait: rank 1 \(.*", run.said(0))
         check(slow and "ms; data 0 of 2, tensor 1 of 2)" in slow.group() and "they wait most on the tensor axis" in slow.group(),
               f"the slow rank is not named by its place:\n{run.said(0)}")
