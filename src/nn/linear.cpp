@@ -174,10 +174,7 @@ at::Tensor Linear::read_base_weight() const {
 }
 
 at::Tensor Linear::dequantized(at::ScalarType dtype) const {
-  // An outline that has got its values is none, although it knows where they came from.
-  if (is_outlined() && is_outline(nf4_.defined() ? nf4_.codes : weight8_.values)) {
-    return held(0, weight_.size(0))->dequantized(dtype);
-  }
+  if (is_outlined()) return held(0, weight_.size(0))->dequantized(dtype);
   require(has_quantized(), ExitCode::unexpected, "this layer has no quantised weight; call hold_quantized() first");
   return format_ == WeightFormat::nf4 ? ops::nf4_dequantize(nf4_, weight_.sizes(), dtype)
                                       : ops::dequantize_weight8(weight8_, dtype);

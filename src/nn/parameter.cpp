@@ -186,7 +186,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
     if (read_by_layer.count(master.unsafeGetTensorImpl()) > 0) continue;
     if (parameters_.empty() && frozen_.empty()) device = master.device();
     const bool frozen_copy = !master.requires_grad() && master.scalar_type() == compute_dtype;
-    const HasComputeWeight* const owner = owners.of(master);
+    HasComputeWeight* const owner = owners.of(master);
     require((master.scalar_type() == at::kFloat || frozen_copy) && (owner != nullptr || master.is_contiguous()),
             ExitCode::unexpected, "parameter '", item.key(), "' must be contiguous float32");
     require(master.device() == device, ExitCode::unexpected, "parameter '", item.key(), "' is on ",
@@ -195,7 +195,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
     if (!master.requires_grad()) {
       if (!seen_frozen.insert(master.unsafeGetTensorImpl()).second) continue;
       frozen_.push_back({.name = item.key(), .tensor = master, .group = group, .outlined = owner != nullptr});
-      if (owner != nullptr) frozen_.back().source = owner->source();
+      if (owner != nullptr) frozen_.back().source = owner->take_source();
       continue;
     }
     if (const auto [first, is_new] = seen.emplace(master.unsafeGetTensorImpl(), parameters_.size()); !is_new) {
@@ -213,7 +213,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
                            .only_compute_is_read = by.by_readers && (group != GradientReady::kNoGroup || by.head),
                            .place = flat_size_,
                            .outlined = owner != nullptr});
-    if (owner != nullptr) parameters_.back().source = owner->source();
+    if (owner != nullptr) parameters_.back().source = owner->take_source();
     count_ += master.numel();
     flat_size_ += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
   }
@@ -445,8 +445,13 @@ void ParameterSet::place_frozen(size_t i, const at::Tensor& place) {
           ExitCode::unexpected, "the place of '", frozen.name, "' must be contiguous ",
           c10::toString(frozen.tensor.scalar_type()), " and have its shape");
   frozen.tensor.set_data(place);
-  frozen.outlined = false;
   frozen.source = {};
+  if (std::exchange(frozen.outlined, false) && frozen.layer != nullptr) {
+    const bool last = std::none_of(frozen_.begin(), frozen_.end(), [&](const FrozenTensor& other) {
+      return other.layer == frozen.layer && other.outlined;
+    });
+    if (last) frozen.layer->has_values();
+  }
   forget_copies([&](const at::Tensor& copy, const at::Tensor&) { return copy.is_same(frozen.tensor); });
 }
 

@@ -110,6 +110,8 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   // Of an outline: quantized_parts() with values, or where rows_are_apart() those of some rows.
   std::vector<at::Tensor> read_quantized() const { return read_quantized(0, weight_.size(0)); }
   std::vector<at::Tensor> read_quantized(int64_t first, int64_t count) const;
+  // All parts of the outline have got their values: it is none any more.
+  void has_values() { hold_ = nullptr; }
   // Whether quantized_parts() are numbers and scales of rows, which need no other rows.
   bool rows_are_apart() const { return weight8_.defined() && !weight8_.transposed.defined(); }
   bool has_quantized() const { return nf4_.defined() || weight8_.defined(); }

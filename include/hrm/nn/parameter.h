@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "hrm/nn/block_use.h"
@@ -34,6 +35,8 @@ class HasComputeWeight {
   // Empty: nothing is known of them yet.
   void set_source(RowSource rows);
   const RowSource& source() const { return source_; }
+  // From then on only the caller knows it, and what it holds, such as mapped files, goes with it.
+  RowSource take_source() { return std::exchange(source_, {}); }
 
  private:
   RowSource source_;
@@ -102,7 +105,7 @@ struct FrozenTensor {
   // Of an outline: where its values are read, or the quantised layer that it is this part of.
   bool outlined = false;
   RowSource source = {};
-  const Linear* layer = nullptr;
+  Linear* layer = nullptr;
   size_t part = 0;
 };
 
