@@ -83,13 +83,19 @@ class Example:
             check(part in said, f"does not say '{part}'\n{said}")
         return said
 
-    def when(self, process, text, seconds=60):
+    def until(self, process, done, what, seconds=60):
         end = time.monotonic() + seconds
-        while text not in self.output.read_text():
+        while not done():
             if time.monotonic() > end or process.poll() is not None:
                 process.kill()
-                fail(f"'{text}' never came\n{self.output.read_text()}")
+                fail(f"{what} never came\n{self.output.read_text()}")
             time.sleep(0.01)
+
+    def when(self, process, text):
+        self.until(process, lambda: text in self.output.read_text(), f"'{text}'")
+
+    def when_there(self, process, pattern):
+        self.until(process, lambda: any(self.work.glob(pattern)), pattern)
 
     def sbatch(self):
         self.stand_in("srun", SRUN)
@@ -117,7 +123,8 @@ class Example:
             print("torchrun is not installed")
             sys.exit(77)
         process = self.start("torchrun.sh")
-        self.when(process, "step 10/24")
+        self.when(process, "step 8/24")
+        self.when_there(process, "run/checkpoints/step-*/manifest.json")  # written beside the steps that follow
         os.kill(self.tasks()[-1], signal.SIGKILL)
         self.ends(process, 0, "of 2 by torchrun", "resumed", "finished 24 steps")
         print("torchrun.sh: a rank killed, all started again, finished")
