@@ -637,7 +637,8 @@ TEST(Plan, WrongRanks) {
   }
   expect_refusal(ExitCode::usage, with(plan, {"--weak"}), {"--weak", "--ranks"});
   expect_refusal(ExitCode::usage, with(plan, {"--best"}), {"--best", "--ranks"});
-  expect_refusal(ExitCode::usage, with(plan, {"--best", "--ranks", "4,8"}), {"--best", "one number of ranks", "gives 2"});
+  expect_refusal(ExitCode::usage, with(plan, {"--best", "--ranks", "4,8"}),
+                 {"--best", "one number of ranks", "gives 2"});
   expect_refusal(ExitCode::usage, with(plan, {"--ranks", "8", "--bandwidths", "nowhere.json"}), {"nowhere.json"});
   const TempDir dir;
   std::ofstream(dir / "twice.json") << R"({"ranks": 2, "ranks": 4})";

@@ -135,17 +135,27 @@ TEST(SettingsOfLanguageModels, ThatTheDataHaveNoUseForAreRefused) {
   EXPECT_FALSE(fs::exists(dir / "runs"));
 }
 
-const Words kCutDecoder = {"plan",      "--gpu",          "A100",              "--vocab-size",
-                           "32000",     "task=language",  "lm.arch=decoder",   "data.encoder_len=0",
-                           "lm.layers=32", "lm.hidden_size=4096", "lm.num_heads=32", "lm.inner=11008",
-                           "data.decoder_len=2048", "train.global_batch_size=8", "train.micro_batch_size=1",
+const Words kCutDecoder = {"plan",
+                           "--gpu",
+                           "A100",
+                           "--vocab-size",
+                           "32000",
+                           "task=language",
+                           "lm.arch=decoder",
+                           "data.encoder_len=0",
+                           "lm.layers=32",
+                           "lm.hidden_size=4096",
+                           "lm.num_heads=32",
+                           "lm.inner=11008",
+                           "data.decoder_len=2048",
+                           "train.global_batch_size=8",
+                           "train.micro_batch_size=1",
                            "lm.recompute=true"};
 
 TEST(PlanOfLanguageModels, OfAMesh) {
   const TempDir dir;
   const fs::path file = dir / "plan.json";
-  const Result result =
-      run(with(kCutDecoder, {"--ranks", "4,8", "parallel.tensor=4", "--json", file.string()}));
+  const Result result = run(with(kCutDecoder, {"--ranks", "4,8", "parallel.tensor=4", "--json", file.string()}));
   ASSERT_EQ(result.code, 0) << result.err;
   for (const char* part : {"parts of the model", "tensor axis", "activations", "axis: tensor", "spread evenly"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;

@@ -133,6 +133,8 @@ class StepRehearsal {
 
   // Gives a name and a place to what happened since the last call.
   void note(const std::string& what, Moment moment, double ready = 1, int64_t micro_batches_left = 0);
+  // The same for what is gathered, and for all else.
+  void note_by_kind(const std::string& gathered, const std::string& others, Moment moment);
   // Of a part of a model: the same from one share of a pass to another. The work is spread evenly between the exchanges
   // on the tensor axis, in which the parts wait for each other, and which get this name. Weights and gradients of the
   // other axes travel meanwhile.

@@ -116,7 +116,8 @@ void print_best(const Json& json, std::ostream& out) {
   if (large > 0 && best.empty()) {
     out << smallest_text(too_large.front()) << "\n";
   } else if (large > 0) {
-    out << "\n" << large << (large == 1 ? " mesh does" : " meshes do") << " not fit: " << text_of(json["too_large_names"])
+    out << "\n"
+        << large << (large == 1 ? " mesh does" : " meshes do") << " not fit: " << text_of(json["too_large_names"])
         << "\n";
   }
   if (!json["refused"].empty()) out << "\nleft out\n";

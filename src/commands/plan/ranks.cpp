@@ -196,13 +196,11 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
   }
   step.note("gradient norm", Moment::after_backward);
   if (shards) {
-    shards->gather();
-    step.note("weights", Moment::after_backward);
-    data.all_reduce(values({2}, at::kDouble));
+    shards->step(optimizer, number, number, number, ratio);
   } else if (cut) {
     cut->step(optimizer, number, number, number, ratio);
   }
-  step.note("update ratio", Moment::after_backward);
+  step.note_by_kind("weights", "update ratio", Moment::after_backward);
   in.model->rehearse_end(in, outline, in.own_samples(), step);
   return step.take();
 }

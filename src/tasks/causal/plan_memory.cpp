@@ -60,10 +60,8 @@ class CausalBlock {
       m.feed_forward = act + of(layer.down) + (behind ? unit + rstd : 0);
     }
     m.output = begun || layer.trains() ? stream : 0;
-    // A part gathers the gradients of all rows, or holds what other parts have of its own.
-    const double gathered = model_.parts() > 1 ? unit : 0;
-    m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_ + gathered;
-    m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit) + gathered;
+    m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_;
+    m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit);
     if (layer.has_experts()) m.backward_feed_forward = unit + experts_backward(layer);
     return m;
   }
@@ -274,7 +272,7 @@ class CausalWalk {
       if (gathered) hold(of_labels);  // labelled states of their own
       hold(of_labels);                // their gradient
       if (model_.trains_head()) hold(kWide * vocabulary_ * width_);
-      const double of_logit = size_ + (model_.parts() > 1 ? kPartLossHeld : 0);
+      const double of_logit = size_ + (model_.parts() > 1 ? part_loss_held(size_) : 0);
       const double logits = std::min(labels, number(in_.config.objective.chunk)) * vocabulary_ * of_logit;
       ledger_.take(logits);
       ledger_.give(logits);

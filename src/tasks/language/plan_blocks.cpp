@@ -123,11 +123,9 @@ BlockMemory modern_block(const PlanInput& in, const BlockStack& s, int64_t layer
       experts ? experts_memory(in, positions, w, size) : swiglu_memory(in, positions, w, size, fp8);
   m.feed_forward = (experts ? unit : read) + rstd + mlp.kept;
   m.output = stream;
-  // A part gathers the gradients of all rows, or holds what other parts have of its own.
-  const double gathered = is_cut(in, s) ? unit : 0;
-  m.backward_feed_forward = mlp.backward + gathered;
-  m.backward_mixing = attention_backward_bytes(positions, w, size) + gathered;
-  m.plain = gathered;
+  m.backward_feed_forward = mlp.backward;
+  m.backward_mixing = attention_backward_bytes(positions, w, size);
+  m.plain = is_cut(in, s) ? unit : 0;  // every part's sums
   if (fp8) {
     // A weight in the compute dtype, for a pass that is not recorded.
     m.plain += size * static_cast<double>(in.largest_fp8);

@@ -112,6 +112,14 @@ void StepRehearsal::note(const std::string& what, Moment moment, double ready, i
   while (noted_ < log_->size()) note_next(what, place);
 }
 
+void StepRehearsal::note_by_kind(const std::string& gathered, const std::string& others, Moment moment) {
+  const auto& operations = world_->traffic().operations;
+  while (noted_ < log_->size()) {
+    const bool gathers = operations.at(log_->at(noted_)).kind == parallel::CommOperation::Kind::all_gather;
+    note_next(gathers ? gathered : others, {.moment = moment});
+  }
+}
+
 void StepRehearsal::note_work(const std::string& what, Moment moment, double from, double to,
                               int64_t micro_batches_left) {
   const auto& operations = world_->traffic().operations;

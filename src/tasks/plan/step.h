@@ -76,7 +76,9 @@ inline at::ScalarType planned_compute_dtype(const config::Config& config) {
 // Bytes that the loss of a part of the vocabulary (parallel.tensor) moves for each logit, in two-byte logits: its
 // operations of ATen, counted in ops/loss/softmax_loss_part.cpp. And those that it holds beside the logit.
 inline constexpr double kPartLossBytes = 70;
-inline constexpr double kPartLossHeld = 12;
+inline double part_loss_held(double size) {
+  return size < 4 ? 12 : 8;  // logits in two bytes are copied to float32 first
+}
 
 inline std::string percent(double share) {
   return cat(std::lround(100 * share), " %");
