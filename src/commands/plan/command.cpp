@@ -73,9 +73,6 @@ Json plan_ranks(const PlanOptions& options, const PlanInput& one) {
 }
 
 void check_settings(const config::Config& config) {
-  require(config.parallel.replicas == 1, ExitCode::usage,
-          "plan splits a state over all ranks, but parallel.replicas = ", config.parallel.replicas,
-          " makes groups of them; set it to 1");
   require(
       config.runtime.device != config::DeviceChoice::cpu, ExitCode::usage,
       "plan estimates training on a GPU, but runtime.device is 'cpu'; on the CPU 'hrm_train bench step' measures it");
