@@ -14,8 +14,9 @@ own: 1.26 billion parameters. Rows have 4,096 random tokens, 4 rows for each mod
 AdamW but for what is said above. torchtitan compiles model and loss. Ours is `hrm_train bench step`.
 
 A turn of torchtitan is a run of --steps steps, whose second half counts; it includes compiling, 40 to 60 s. --rounds
-turns of each side, one after the other. Tokens a second of each GPU by the median of all turns. Needs the GPUs, a
-build of hrm_train, and torch, torchtitan 0.2.2 and torchao 0.17 for --python.
+turns of each side, one after the other; --sides tensor takes only those by tensor parallelism. Tokens a second of each
+GPU by the median of all turns. Needs the GPUs, a build of hrm_train, and torch, torchtitan 0.2.2 and torchao 0.17 for
+--python.
 """
 import dataclasses
 import os
@@ -136,6 +137,7 @@ def table(turns, work="precision"):
 def main():
     parser = command.Parser(__doc__)
     parser.add_argument("--work", choices=WORKS, default="precision", help="see above (default: %(default)s)")
+    parser.add_argument("--sides", default="", metavar="TEXT,...", help="only sides whose names hold one of these texts")
     parser.add_argument("--rounds", type=command.count(), default=1, help="turns of each side (default: %(default)s)")
     parser.add_argument("--steps", type=command.count(), default=24, help="of a turn (default: %(default)s)")
     parser.add_argument("--limit", type=command.count(), default=300, help="seconds of a turn (default: %(default)s)")
@@ -144,14 +146,17 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all turns")
     args = parser.parse_args()
     command.writable(args.out)
+    shape, _, sides = WORKS[args.work]
+    chosen = {name: side for name, side in sides.items() if any(text in name for text in args.sides.split(","))}
+    if not chosen:
+        parser.error(f"--sides {args.sides}: --work {args.work} has " + "; ".join(sides))
     args.binary = command.program(args.binary)
     about, turns = machine("cuda", args.binary), []
-    shape, _, sides = WORKS[args.work]
     with tempfile.TemporaryDirectory(prefix="compare_titan_") as scratch:
         folder = pathlib.Path(scratch)
         compare_lm.write_data(folder / "data", VOCABULARY, 1, TOKENS, 16)
         for number in range(args.rounds):
-            for name, side in sides.items():
+            for name, side in chosen.items():
                 result = (run_titan if name.startswith("torchtitan") else run_ours)(args, shape, side, folder)
                 turns.append(about | dict(work=args.work, side=name, round=number) | result)
                 say(f"{name}: {result.get('error') or result['tokens_per_s']}")

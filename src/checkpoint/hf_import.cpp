@@ -30,6 +30,7 @@ at::Tensor tensor_at(const SafetensorsSet& files, const std::string& name) {
 // Tensors by what transformers calls them, whatever wrappers have added to the names.
 class NamedWeights {
  public:
+  // Keeps the files open.
   explicit NamedWeights(const SafetensorsSet& files)
       : files_(files), names_(by_core_name(files.names(), files.origin(), ExitCode::checkpoint)) {}
 
@@ -37,14 +38,29 @@ class NamedWeights {
   // Where a weight in 8 bits has its scales.
   static std::string scales_of(const std::string& weight) { return weight + "_scale"; }
   bool has_scales(const std::string& weight) const { return contains(scales_of(weight)); }
-  // Numbers and scales of a weight (out, in) in 8 bits.
-  ops::Weight8 weight8(const std::string& name) const {
-    const at::Tensor values = tensor(name);
-    return {.values = values, .scales = tensor(scales_of(name)).to(at::kFloat).reshape({values.size(0)})};
-  }
   // In floating point: those in 8 bits dequantised.
   at::Tensor floats(const std::string& name) const {
-    return has_scales(name) ? ops::dequantize_weight8(weight8(name), at::kFloat) : tensor(name);
+    const ArrayView& stored = view(name);
+    if (!has_scales(name)) return tensor(name);
+    return ops::dequantize_weight8(weight8_rows(name, stored.shape[1], 0, stored.shape[0]), at::kFloat);
+  }
+  // `count` rows, from `first` on, of a tensor seen as (rows, columns). No other rows are read.
+  at::Tensor rows(const std::string& name, int64_t columns, int64_t first, int64_t count) const {
+    const ArrayView& stored = view(name);
+    const size_t row_bytes = static_cast<size_t>(columns) * item_size(stored.dtype);
+    const auto bytes =
+        stored.bytes.subspan(static_cast<size_t>(first) * row_bytes, static_cast<size_t>(count) * row_bytes);
+    return tensor_from_bytes(stored.dtype, {count, columns}, bytes);
+  }
+  // Numbers and scales of rows of a weight (out, in) in 8 bits.
+  ops::Weight8 weight8_rows(const std::string& name, int64_t columns, int64_t first, int64_t count) const {
+    return {.values = rows(name, columns, first, count),
+            .scales = rows(scales_of(name), 1, first, count).to(at::kFloat).view({count})};
+  }
+  // In floating point.
+  at::Tensor float_rows(const std::string& name, int64_t columns, int64_t first, int64_t count) const {
+    if (!has_scales(name)) return rows(name, columns, first, count);
+    return ops::dequantize_weight8(weight8_rows(name, columns, first, count), at::kFloat);
   }
   const ArrayView& view(const std::string& name) const { return files_.at(names_.at(core_tensor_name(name))); }
   at::Tensor tensor(const std::string& name) const { return tensor_at(files_, names_.at(core_tensor_name(name))); }
@@ -52,7 +68,7 @@ class NamedWeights {
   const std::map<std::string, std::string>& all() const { return names_; }
 
  private:
-  const SafetensorsSet& files_;
+  SafetensorsSet files_;
   std::map<std::string, std::string> names_;
 };
 
@@ -123,25 +139,51 @@ void check_scales(const NamedWeights& weights, const std::string& name, HfStored
   if (!floats(scales.dtype)) wrong.add("'", NamedWeights::scales_of(name), "' is ", hrm::name(scales.dtype));
 }
 
-// Copies the part of a weight that `to` is. `files`: the tensors whose rows make up the weight, in their order.
-void copy_part(const at::Tensor& to, const nn::ParameterCut& cut, const std::vector<at::Tensor>& files) {
-  int64_t row = 0;
-  for (const at::Tensor& file : files) {
-    const at::Tensor from = file.view({-1, to.dim() > 1 ? file.size(-1) : 1});
-    const at::Tensor place = to.view({to.size(0), -1});
-    const int64_t rows = from.size(0);
-    for (const nn::ParameterCut::Box& box : cut.boxes()) {
-      if (cut.dimension() == 1) {
-        place.narrow(0, row, rows).copy_(from.narrow(1, box.there, box.size));
-        continue;
-      }
-      const int64_t begin = std::max(box.there, row), end = std::min(box.there + box.size, row + rows);
-      if (begin < end) {
-        place.narrow(0, box.here + begin - box.there, end - begin).copy_(from.narrow(0, begin - row, end - begin));
-      }
+using WeightParts = std::vector<std::pair<std::string, int64_t>>;  // names and rows, in their order
+
+// The rows of the whole weight that these parts make up, (rows, columns) of this dtype; of a vector (rows, 1). Rows
+// that are not asked for are not read.
+nn::RowSource file_rows(std::shared_ptr<const NamedWeights> weights, const WeightParts& parts, int64_t columns,
+                        at::ScalarType dtype) {
+  return [=](int64_t first, int64_t count) {
+    std::vector<at::Tensor> found;
+    int64_t row = 0;
+    for (const auto& [theirs, rows] : parts) {
+      const int64_t begin = std::max(first, row), end = std::min(first + count, row + rows);
+      if (begin < end) found.push_back(weights->float_rows(theirs, columns, begin - row, end - begin).to(dtype));
+      row += rows;
     }
+    return found.size() == 1 ? found.front() : at::cat(found);
+  };
+}
+
+// Rows of a quantised layer's weight: read, sent to the device in the file's dtype and quantised. Never more than one
+// of them is unquantised, neither on the host, where files are mapped, nor on the device.
+void hold_layer(nn::Linear& layer, int64_t first, int64_t count, const std::string& name, const NamedWeights& weights,
+                const WeightParts& from, HfStoredWeights stored) {
+  std::vector<at::Tensor> parts, scales;
+  const int64_t columns = layer.weight().size(1);
+  int64_t row = 0;
+  for (const auto& [theirs, rows] : from) {
+    const int64_t begin = std::max(first, row) - row, end = std::min(first + count, row + rows) - row;
     row += rows;
+    if (begin >= end) continue;
+    if (stored == HfStoredWeights::floats) {
+      parts.push_back(weights.rows(theirs, columns, begin, end - begin));
+      continue;
+    }
+    // Rows are quantised by themselves, so parts that are not in 8 bits yet stand beside others.
+    const ops::Weight8 part =
+        weights.has_scales(theirs)
+            ? weights.weight8_rows(theirs, columns, begin, end - begin)
+            : ops::quantize_weight8(weights.rows(theirs, columns, begin, end - begin), scalar_type_of(type_of(stored)));
+    parts.push_back(part.values.view(at::kByte));
+    scales.push_back(part.scales);
   }
+  if (stored == HfStoredWeights::floats) {
+    return layer.hold_quantized(parts.size() == 1 ? parts.front() : at::cat(parts), name);
+  }
+  layer.hold_weight8({.values = at::cat(parts).view(scalar_type_of(type_of(stored))), .scales = at::cat(scales)}, name);
 }
 
 }  // namespace
@@ -171,7 +213,8 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
   check_format(model, files.origin(), stored);
   std::map<std::string, HfWeight> wanted = hf_weights(options);
   if (untie) wanted.at(kOurHead).parts = {{kEmbedding, options.vocabulary}};
-  const NamedWeights weights(files);
+  const auto names = std::make_shared<const NamedWeights>(files);
+  const NamedWeights& weights = *names;
   refuse_other_kinds(weights, files.origin(), wanted, stored);
   std::set<std::string> unused;
   for (const auto& [core, name] : weights.all()) unused.insert(core);
@@ -212,16 +255,24 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
             "' holds a head that is not its embedding, though its config.json ties the two");
   }
   const nn::ParameterCuts cuts(model);
+  const nn::OutlineOwners owners(model);
   for (auto& item : model.named_parameters()) {
     const auto found = wanted.find(item.key());
     const nn::ParameterCut cut = cuts.of(item.value());
     require(found != wanted.end() && cut.whole_sizes(item.value().sizes()) == found->second.shape, ExitCode::unexpected,
             "the model's '", item.key(), "' is not of these options");
     if (item.value().is_meta()) continue;
-    if (!cut.whole()) {
-      std::vector<at::Tensor> files_of_weight;
-      for (const auto& [theirs, rows] : found->second.parts) files_of_weight.push_back(weights.floats(theirs));
-      copy_part(item.value(), cut, files_of_weight);
+    nn::HasComputeWeight* const owner = owners.of(item.value());
+    if (owner != nullptr || !cut.whole()) {
+      const int64_t part_columns = item.value().dim() > 1 ? item.value().size(1) : 1;
+      const int64_t columns = item.value().dim() > 1 ? found->second.shape[1] : 1;
+      const nn::RowSource rows =
+          nn::part_rows(file_rows(names, found->second.parts, columns, item.value().scalar_type()), cut);
+      if (owner != nullptr) {
+        owner->set_source(rows);
+      } else {
+        nn::read_elements(rows, part_columns, 0, item.value().view(-1));
+      }
       continue;
     }
     int64_t row = 0;
@@ -231,26 +282,11 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
       row += rows;
     }
   }
-  // Read, sent to the device in the file's dtype and quantised one by one. Never more than one layer of these weights
-  // is unquantised, neither on the host, where files are mapped, nor on the device.
   for (const nn::QuantizedLayer& layer : nn::quantized_layers(model)) {
-    std::vector<at::Tensor> parts;
-    if (stored == HfStoredWeights::floats) {
-      for (const auto& [theirs, rows] : wanted.at(layer.weight).parts) parts.push_back(weights.tensor(theirs));
-      layer.linear->hold_quantized(parts.size() == 1 ? parts.front() : at::cat(parts), layer.weight);
-      continue;
-    }
-    // Rows are quantised by themselves, so parts that are not in 8 bits yet stand beside others.
-    std::vector<at::Tensor> scales;
-    for (const auto& [theirs, rows] : wanted.at(layer.weight).parts) {
-      const ops::Weight8 part = weights.has_scales(theirs)
-                                    ? weights.weight8(theirs)
-                                    : ops::quantize_weight8(weights.tensor(theirs), scalar_type_of(type_of(stored)));
-      parts.push_back(part.values.view(at::kByte));
-      scales.push_back(part.scales);
-    }
-    layer.linear->hold_weight8(
-        {.values = at::cat(parts).view(scalar_type_of(type_of(stored))), .scales = at::cat(scales)}, layer.weight);
+    layer.linear->hold_by(
+        [=, name = layer.weight, from = wanted.at(layer.weight).parts](nn::Linear& to, int64_t first, int64_t count) {
+          hold_layer(to, first, count, name, *names, from, stored);
+        });
   }
 }
 

@@ -98,11 +98,18 @@ void VerifiedCheckpoint::verify(Check check) {
   if (!split_weights) expect(kModelFile);
   if (full && !parts) expect(kStateFile);
   if (full && check != Check::meta) open_parts(state_parts_, kStateParts);
-  if (split_weights && check != Check::meta && !state_only) open_parts(model_parts_, kModelParts);
+  if (check != Check::meta && !state_only) {
+    if (split_weights) {
+      open_parts(model_parts_, kModelParts);
+    } else {
+      model_parts_.push_back(PartFile::of_archive(dir_ / kModelFile, manifest_.files.at(kModelFile)));
+    }
+  }
   for (const auto& [name, fact] : manifest_.files) {
-    const bool in_parts = name.ends_with(kPartSuffix) && (parts || name == kStateFile);
-    if (in_parts || (state_only && name != kStateFile) || (check == Check::meta && name != kConfigFile)) continue;
-    files_[name] = read_whole(dir_ / name, fact);
+    const bool read_by_parts = name == kModelFile || (name.ends_with(kPartSuffix) && (parts || name == kStateFile));
+    if (read_by_parts || state_only || (check == Check::meta && name != kConfigFile)) continue;
+    std::string text = read_whole(dir_ / name, fact);
+    if (name == kConfigFile) configuration_ = std::move(text);
   }
   if (check == Check::all || !parts) {
     for (const auto& file : model_parts_) file->verify();
@@ -124,7 +131,7 @@ void VerifiedCheckpoint::open_parts(std::vector<std::shared_ptr<PartFile>>& file
 }
 
 CheckpointMeta VerifiedCheckpoint::meta() const {
-  return {manifest_.step, files_.at(kConfigFile), manifest_.info, manifest_.kind};
+  return {manifest_.step, configuration_, manifest_.info, manifest_.kind};
 }
 
 }  // namespace hrm::checkpoint

@@ -38,9 +38,9 @@ enum class Check {
   meta,   // the configuration alone
 };
 
-// A checkpoint directory whose manifest and files have been found right. The weights in one file and the configuration
-// are in memory; of all else the headers are, and tensors are read when they are asked for. (Nothing is mapped: a bad
-// sector, or a file that is cut meanwhile, would end the process instead of being found.)
+// A checkpoint directory whose manifest and files have been found right. The configuration is in memory; of all else
+// the headers are, and tensors are read when they are asked for. (Nothing is mapped: a bad sector, or a file that is
+// cut meanwhile, would end the process instead of being found.)
 class VerifiedCheckpoint {
  public:
   // Throws Error(checkpoint): a sentence that names the directory and what is wrong with it.
@@ -48,9 +48,8 @@ class VerifiedCheckpoint {
 
   const std::filesystem::path& dir() const { return dir_; }
   const Manifest& manifest() const { return manifest_; }
-  // The configuration, or model.pt if it was looked at.
-  std::span<const std::byte> file(const std::string& name) const { return as_bytes(files_.at(name)); }
-  // The files of the state, and those of the weights unless they are in model.pt, in the order of the parts.
+  std::span<const std::byte> configuration() const { return as_bytes(configuration_); }
+  // The files of the state, and those of the weights or model.pt, in the order of the parts.
   const std::vector<std::shared_ptr<PartFile>>& state_parts() const { return state_parts_; }
   const std::vector<std::shared_ptr<PartFile>>& model_parts() const { return model_parts_; }
   CheckpointMeta meta() const;
@@ -64,7 +63,7 @@ class VerifiedCheckpoint {
 
   std::filesystem::path dir_;
   Manifest manifest_;
-  std::map<std::string, std::string> files_;
+  std::string configuration_;
   std::vector<std::shared_ptr<PartFile>> state_parts_, model_parts_;
 };
 

@@ -4,8 +4,6 @@
 
 #include <exception>
 
-#include "hrm/base/error.h"
-#include "hrm/formats/torch_pickle.h"
 #include "hrm/state/tensor_bytes.h"
 
 namespace hrm::checkpoint {
@@ -57,15 +55,6 @@ void write_model_archive(const std::vector<ArchiveEntry>& entries,
     return size;
   });
   if (error) std::rethrow_exception(error);
-}
-
-std::map<std::string, at::Tensor> read_model_archive(std::span<const std::byte> bytes, const std::string& origin) {
-  const TorchArchive archive = TorchArchive::parse(bytes, origin, ExitCode::checkpoint);
-  std::map<std::string, at::Tensor> tensors;
-  for (const NamedTensor& entry : archive.tensors()) {
-    tensors.emplace(entry.name, tensor_from_bytes(entry.dtype, entry.shape, entry.bytes));
-  }
-  return tensors;
 }
 
 }  // namespace hrm::checkpoint

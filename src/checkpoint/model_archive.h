@@ -1,11 +1,10 @@
 #pragma once
-// model.pt: a TorchScript archive without code. Torch's own writer makes it, our tensor-only reader takes it apart.
+// model.pt: a TorchScript archive without code. Torch's own writer makes it; part_file.h reads it.
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,8 +21,5 @@ struct ArchiveEntry {
 // device, but no copy of the archive.
 void write_model_archive(const std::vector<ArchiveEntry>& entries,
                          const std::function<void(std::span<const std::byte>)>& sink);
-
-// All tensors by dotted name; new CPU tensors. Throws Error(checkpoint), naming `origin`.
-std::map<std::string, at::Tensor> read_model_archive(std::span<const std::byte> bytes, const std::string& origin);
 
 }  // namespace hrm::checkpoint

@@ -2,6 +2,7 @@
 
 #include "hrm/base/hash.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/torch_pickle.h"
 #include "hrm/state/tensor_bytes.h"
 
 namespace hrm::checkpoint {
@@ -47,18 +48,40 @@ void write_part_file(const std::vector<FileEntry>& entries, std::map<std::string
   }
 }
 
-PartFile::PartFile(const std::filesystem::path& path, const FileFact& fact, const std::optional<PartNumber>& number)
+PartFile::PartFile(const std::filesystem::path& path, const FileFact& fact)
     : name_(path.filename().string()), fact_(fact), file_(path, ExitCode::environment, Links::refuse) {
   require(file_.size() == fact.bytes, ExitCode::checkpoint, name_, " has ", file_.size(), " bytes instead of ",
           fact.bytes);
-  const auto read_bytes = [this](uint64_t offset, std::span<std::byte> into) { read(offset, into); };
-  SafetensorsHeader header;
+}
+
+template <class ReadHeader>
+void PartFile::open(const ReadHeader& read_header) {
   try {
-    header = read_safetensors_header(file_.size(), read_bytes, name_, ExitCode::checkpoint);
+    read_header([this](uint64_t offset, std::span<std::byte> into) { read(offset, into); });
   } catch (const Error& error) {
     if (error.code() == ExitCode::checkpoint) verify();  // which says it in plain words where bytes have changed
     throw;
   }
+}
+
+std::shared_ptr<PartFile> PartFile::of_archive(const std::filesystem::path& path, const FileFact& fact) {
+  std::shared_ptr<PartFile> file(new PartFile(path, fact));
+  file->open([&](const ReadBytes& read_bytes) {
+    for (TorchPlace& place : torch_places(fact.bytes, read_bytes, path.string(), ExitCode::checkpoint)) {
+      const auto bytes = static_cast<uint64_t>(array_bytes(place.dtype, place.shape).value());
+      file->tensors_.push_back(
+          {{std::move(place.name), place.dtype, place.shape, place.begin, place.begin + bytes}, {}});
+    }
+  });
+  return file;
+}
+
+PartFile::PartFile(const std::filesystem::path& path, const FileFact& fact, const std::optional<PartNumber>& number)
+    : PartFile(path, fact) {
+  SafetensorsHeader header;
+  open([&](const ReadBytes& read_bytes) {
+    header = read_safetensors_header(file_.size(), read_bytes, name_, ExitCode::checkpoint);
+  });
   metadata_ = std::move(header.metadata);
   if (number) {
     const std::string stored = metadata_[kNumber], expected = number_text(*number);

@@ -1,11 +1,13 @@
 #pragma once
-// A safetensors file of a checkpoint: the state, or what one rank holds of the weights or of the state. Its metadata
-// say which boxes of the whole tensors it has.
+// A file of a checkpoint whose tensors are read when they are asked for: a safetensors file of the state, or of what
+// one rank holds of the weights or of the state, whose metadata say which boxes of the whole tensors it has; or
+// model.pt.
 
 #include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,6 +51,8 @@ class PartFile {
   // Reads the header alone. Throws Error(checkpoint) for what is wrong with the file and Error(environment) where it
   // cannot be read just now; sentences name the file without its folder.
   PartFile(const std::filesystem::path& path, const FileFact& fact, const std::optional<PartNumber>& number);
+  // Of model.pt, which holds whole tensors, the directory and the pickle. Throws likewise.
+  static std::shared_ptr<PartFile> of_archive(const std::filesystem::path& path, const FileFact& fact);
 
   const std::string& name() const { return name_; }
   const std::vector<PartTensor>& tensors() const { return tensors_; }
@@ -59,6 +63,11 @@ class PartFile {
   void read(uint64_t offset, std::span<std::byte> into) const { file_.read(offset, into); }
 
  private:
+  PartFile(const std::filesystem::path& path, const FileFact& fact);
+  // Calls `read_header`; a file that is damaged is called so, whatever that finds.
+  template <class ReadHeader>
+  void open(const ReadHeader& read_header);
+
   std::string name_;
   FileFact fact_;
   FileReader file_;

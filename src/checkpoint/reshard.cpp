@@ -1,5 +1,7 @@
 #include "hrm/checkpoint/reshard.h"
 
+#include <ATen/ATen.h>
+
 #include <optional>
 
 #include "checkpoint/manifest.h"
@@ -9,6 +11,8 @@
 #include "checkpoint/state_file.h"
 #include "checkpoint/write_files.h"
 #include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/state/tensor_bytes.h"
 
 namespace hrm::checkpoint {
 namespace {
@@ -38,6 +42,40 @@ std::vector<FileEntry> entries_of(const std::map<std::string, StoredTensor>& ten
   return entries;
 }
 
+// model.pt. Torch's writer wants all tensors at once: they stand in a file of the new folder that is mapped, has no
+// name any more, and leaves the memory piece by piece.
+void write_mapped_archive(const std::vector<FileEntry>& entries, const fs::path& folder, const Sink& sink) {
+  constexpr uint64_t kAlignment = 64;
+  const fs::path path = folder / "weights.tmp";
+  std::vector<uint64_t> begins;
+  {
+    FileWriter file(path);
+    for (const FileEntry& entry : entries) {
+      const std::vector<std::byte> gap((kAlignment - file.size() % kAlignment) % kAlignment);
+      file.write(gap);
+      begins.push_back(file.size());
+      const at::Tensor tensor = entry.read();
+      file.write(bytes_of(tensor));
+    }
+  }
+  const MappedFile mapped(path, ExitCode::environment);
+  fs::remove(path);
+  const std::span<const std::byte> all = mapped.bytes();
+  std::vector<ArchiveEntry> archive;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto options = at::dtype(entries[i].type);
+    const bool any = count_of(entries[i].sizes) > 0;
+    void* const data = any ? const_cast<std::byte*>(all.data()) + begins[i] : nullptr;  // which is only read
+    archive.push_back({entries[i].name,
+                       any ? at::from_blob(data, entries[i].sizes, options) : at::empty(entries[i].sizes, options),
+                       /*parameter=*/false});
+  }
+  write_model_archive(archive, [&](std::span<const std::byte> bytes) {
+    sink(bytes);
+    if (bytes.data() >= all.data() && bytes.data() < all.data() + all.size()) mapped.release(bytes);
+  });
+}
+
 Member file_member(const std::string& name, std::vector<FileEntry> entries,
                    const std::map<std::string, std::string>& metadata, const std::optional<PartNumber>& number) {
   return {name, 0,
@@ -60,7 +98,7 @@ void reshard(const fs::path& dir, int64_t ranks, const fs::path& out) {
   });
   const auto scalars =
       scalar_texts({state.integers.begin(), state.integers.end()}, {state.reals.begin(), state.reals.end()});
-  const Member configuration{kConfigFile, 0, [&](const Sink& sink) { sink(checkpoint.file(kConfigFile)); }};
+  const Member configuration{kConfigFile, 0, [&](const Sink& sink) { sink(checkpoint.configuration()); }};
   Manifest manifest = checkpoint.manifest();
   manifest.files.clear();
   manifest.parts = ranks;
@@ -71,13 +109,7 @@ void reshard(const fs::path& dir, int64_t ranks, const fs::path& out) {
       std::vector<FileEntry> entries = entries_of(state.tensors, checkpoint, number);
       std::vector<Member> members;
       if (ranks == 1) {
-        members.push_back({kModelFile, 0, [&](const Sink& sink) {
-                             std::vector<ArchiveEntry> archive;
-                             for (const FileEntry& entry : weights) {
-                               archive.push_back({entry.name, entry.read(), /*parameter=*/false});
-                             }
-                             write_model_archive(archive, sink);
-                           }});
+        members.push_back({kModelFile, 0, [&](const Sink& sink) { write_mapped_archive(weights, folder, sink); }});
         members.push_back(file_member(kStateFile, std::move(entries), scalars, std::nullopt));
       } else {
         members.push_back(file_member(part_file_name(kModelParts, part, ranks), std::move(weights), {}, number));

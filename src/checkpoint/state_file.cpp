@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "checkpoint/entry_names.h"
-#include "checkpoint/model_archive.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 
@@ -92,13 +91,7 @@ StateContent stored_state(const VerifiedCheckpoint& checkpoint, const std::strin
 }
 
 std::map<std::string, StoredTensor> stored_model(const VerifiedCheckpoint& checkpoint) {
-  if (!checkpoint.model_parts().empty()) return stored_tensors(checkpoint.model_parts(), /*prefix=*/"");
-  std::map<std::string, StoredTensor> model;
-  const std::string origin = (checkpoint.dir() / kModelFile).string();
-  for (auto& [name, tensor] : read_model_archive(checkpoint.file(kModelFile), origin)) {
-    model.emplace(name, StoredTensor(std::move(tensor)));
-  }
-  return model;
+  return stored_tensors(checkpoint.model_parts(), /*prefix=*/"");
 }
 
 }  // namespace hrm::checkpoint

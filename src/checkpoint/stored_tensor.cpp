@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "hrm/base/text.h"
 #include "hrm/state/tensor_bytes.h"
@@ -16,9 +15,6 @@ std::vector<int64_t> whole_sizes(const PartTensor& tensor) {
 }
 
 }  // namespace
-
-StoredTensor::StoredTensor(at::Tensor whole)
-    : whole_(std::move(whole)), type_(whole_.scalar_type()), sizes_(whole_.sizes().vec()) {}
 
 StoredTensor::StoredTensor(const std::string& name, std::shared_ptr<PartFile> file, const PartTensor& tensor)
     : type_(scalar_type_of(tensor.place.dtype)), sizes_(whole_sizes(tensor)) {
@@ -81,7 +77,6 @@ void StoredTensor::intersect(const Piece& piece, const std::vector<StateRun>& wa
 }
 
 void StoredTensor::verify(const StatePart& part, at::IntArrayRef here) const {
-  if (pieces_.empty()) return;
   const std::vector<StateRun> wanted = runs_of(part, here);
   for (const Piece& piece : pieces_) {
     bool needed = false;
@@ -91,20 +86,9 @@ void StoredTensor::verify(const StatePart& part, at::IntArrayRef here) const {
 }
 
 at::Tensor StoredTensor::read(const StatePart& part, at::IntArrayRef here) const {
-  if (whole_.defined() && !part.split) return whole_;
   at::Tensor out = at::empty(here, at::TensorOptions().dtype(type_));
   auto* bytes = static_cast<std::byte*>(out.mutable_data_ptr());
   const std::vector<StateRun> wanted = runs_of(part, here);
-  if (whole_.defined()) {
-    const auto* from = static_cast<const std::byte*>(whole_.const_data_ptr());
-    const size_t element = at::elementSize(type_);
-    for (const StateRun& run : wanted) {
-      if (run.size == 0) continue;
-      std::memcpy(bytes + static_cast<size_t>(run.here) * element, from + static_cast<size_t>(run.there) * element,
-                  static_cast<size_t>(run.size) * element);
-    }
-    return out;
-  }
   for (const Piece& piece : pieces_) {
     intersect(piece, wanted, [&](uint64_t from, int64_t to, int64_t count) {
       piece.file->read(from, {bytes + to, static_cast<size_t>(count)});

@@ -1,5 +1,5 @@
 #pragma once
-// A tensor of a checkpoint, in memory or in the part files that hold it.
+// A tensor of a checkpoint, in the files that hold its parts.
 
 #include <ATen/core/Tensor.h>
 
@@ -15,8 +15,6 @@ namespace hrm::checkpoint {
 
 class StoredTensor {
  public:
-  // A whole tensor on the CPU, in C order.
-  explicit StoredTensor(at::Tensor whole);
   // What a file holds; add() more until complete() has been called.
   StoredTensor(const std::string& name, std::shared_ptr<PartFile> file, const PartTensor& tensor);
 
@@ -47,7 +45,6 @@ class StoredTensor {
   template <class Visit>
   void intersect(const Piece& piece, const std::vector<StateRun>& wanted, const Visit& visit) const;
 
-  at::Tensor whole_;  // or
   std::vector<Piece> pieces_;
   at::ScalarType type_;
   std::vector<int64_t> sizes_;

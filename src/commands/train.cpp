@@ -16,6 +16,7 @@
 #include "hrm/parallel/replicas.h"
 #include "hrm/runtime/device.h"
 #include "hrm/runtime/gpu_health.h"
+#include "hrm/runtime/memory.h"
 #include "hrm/tasks/registry.h"
 #include "hrm/train/signals.h"
 #include "hrm/train/trainer.h"
@@ -237,21 +238,21 @@ train::Outcome train_from(const TrainOptions& options, const config::LoadedConfi
               rewind->spike_step - trainer.step(), " batches in between are left out");
   } else {
     describe_start(run_dir, config, runtime, ranks);
+    if (!mesh->place().plain()) log::info("mesh         this is ", mesh->place().describe());
     log::info(task.describe());
     if (start.checkpoint.empty()) {
       log::info("training     ", trainer.total_steps(), " steps of ", config.train.global_batch_size, " samples");
       trainer.start_fresh();
     } else if (start.weights_only) {
       check_init_config(loaded, start);
-      checkpoint::load_weights_into(start.checkpoint, task, checkpoint::WeightSet::ema_or_raw,
-                                    task.weights_by_sample());
-      trainer.start_fresh();
+      trainer.start_from(start.checkpoint, task.weights_by_sample());
       log::info("weights from ", start.checkpoint.string(), "; optimizer and data start afresh");
     } else {
       resume(trainer, task, loaded, start, options.accept_data_change);
     }
   }
-  parallel::check_replicas(trainer, mesh->axis(parallel::Axis::data));
+  parallel::check_replicas(trainer, comm);
+  log::info("memory       at the start: ", memory_text(memory_report(runtime.device)));
   trainer.prepare_checkpoints();
   if (comm.main()) {
     write_text_atomic(run_dir / "config.json", loaded.to_json());

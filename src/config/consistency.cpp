@@ -51,14 +51,18 @@ void check_optim(const Checker& check, const OptimConfig& o, const ParallelConfi
 // What holds for every task; tasks say which of their models can be cut.
 void check_tensor(const Checker& check, const Config& c) {
   if (c.parallel.tensor == 1) return;
-  check.require(c.parallel.zero == 0, check.at("parallel.tensor"), " does not go with ", check.at("parallel.zero"),
-                ", which lays out the gradients in slices; set parallel.zero to 0");
   check.require(c.precision.blocks == BlockPrecision::same, check.at("parallel.tensor"), " does not go with ",
                 check.at("precision.blocks"),
                 ", whose scales are those of whole weights; set precision.blocks to same");
   check.require(c.precision.fake_quantize == FakeQuantization::none, check.at("parallel.tensor"), " does not go with ",
                 check.at("precision.fake_quantize"),
                 ", whose scales are those of whole weights; set precision.fake_quantize to none");
+}
+
+void check_groups(const Checker& check, const ParallelConfig& p) {
+  check.require(p.replicas == 1 || p.zero > 0, check.at("parallel.replicas"),
+                " makes groups of ranks that split a state, but ", check.at("parallel.zero"),
+                " splits nothing; set parallel.zero to 1, 2 or 3, or parallel.replicas to 1");
 }
 
 // What reads the weights of all blocks at once.
@@ -167,6 +171,7 @@ void check_consistency(const LoadedConfig& loaded) {
   check_schedule(check, c.optim, c.train);
   check_optim(check, c.optim, c.parallel);
   check_tensor(check, c);
+  check_groups(check, c.parallel);
   check_weights_in_turn(check, c);
   check_train(check, c.train);
   check_eval(check, c);

@@ -11,7 +11,6 @@ namespace {
 
 // Far above any real state dict, whose pickle takes about 150 bytes per tensor. They bound the memory that a hostile
 // file can claim.
-constexpr size_t kMaxPickle = size_t{32} << 20;
 constexpr size_t kMaxNodes = size_t{2} << 20;  // also of entries in the memo
 constexpr size_t kMaxTensors = 100'000;
 constexpr size_t kMaxMarks = 1024;  // containers that are open inside one another

@@ -41,6 +41,8 @@ struct Node {
 
 class Machine {
  public:
+  static constexpr size_t kMaxPickle = size_t{32} << 20;
+
   // `origin` names the file in errors.
   Machine(std::string_view pickle, const std::string& origin, ExitCode code)
       : pickle_(pickle), origin_(origin), code_(code) {}

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 #include <type_traits>
 
 #include "formats/pickle_machine.h"
 #include "hrm/base/text.h"
 #include "hrm/formats/file_kind.h"
-#include "hrm/formats/zip.h"
 
 namespace hrm {
 namespace {
@@ -26,6 +26,8 @@ constexpr size_t kMaxLeaves = size_t{1} << 17;
 constexpr size_t kMaxPath = 1024;
 // A tensor expanded by zero strides can be far larger than its storage. Copies may take this much more than the file.
 constexpr uint64_t kMaxExpansion = uint64_t{16} << 20;
+// Of the beginning that says what a file is, and of the name of a byte order.
+constexpr uint64_t kStart = 4096, kMaxOrder = 64;
 // Names of all values together. A long path can be given to many values in few bytes.
 constexpr uint64_t kMaxNames = uint64_t{64} << 20;
 
@@ -77,16 +79,18 @@ void gather(const Layout& layout, size_t item, std::span<const std::byte> storag
   }
 }
 
-// Walks the object tree and names its leaves.
+// Walks the object tree and names its leaves. `archive`: all bytes, or empty where storages are not looked at.
 class Flattener {
  public:
   Flattener(const Machine& machine, const ZipReader& zip, const std::string& root, const std::string& origin,
-            ExitCode code, uint64_t copy_budget, std::deque<std::vector<std::byte>>* copies)
+            ExitCode code, std::span<const std::byte> archive, uint64_t copy_budget,
+            std::deque<std::vector<std::byte>>* copies)
       : machine_(machine),
         zip_(zip),
         root_(root),
         origin_(origin),
         code_(code),
+        archive_(archive),
         copy_budget_(copy_budget),
         copies_(copies) {}
 
@@ -142,6 +146,7 @@ class Flattener {
   }
 
   std::vector<NamedTensor> tensors;
+  std::vector<uint64_t> begins;  // of their bytes in the archive; of copies: not known
   std::map<std::string, TorchScalar> scalars;
 
  private:
@@ -171,12 +176,12 @@ class Flattener {
     if (!scalars.emplace(path_, value).second) fail(code_, origin_, ": two values are named '", printable(path_), "'");
   }
 
-  std::span<const std::byte> storage(const Node& node) {
+  ZipReader::Place storage(const Node& node) {
     const auto found = storages_.find(node.text);
     if (found != storages_.end()) return found->second;
-    const auto bytes = zip_.at(root_ + "/data/" + node.text);
-    storages_.emplace(node.text, bytes);
-    return bytes;
+    const std::string record = root_ + "/data/" + node.text;
+    if (!archive_.empty()) zip_.at(record);
+    return storages_.emplace(node.text, zip_.place(record)).first->second;
   }
 
   NamedTensor tensor(const Node& node) {
@@ -187,24 +192,27 @@ class Flattener {
     const size_t item = item_size(source.dtype);
     const auto needed = array_bytes(source.dtype, layout.shape);
     require(needed.has_value(), code_, where(), " of shape ", shape_text(layout.shape), " is too large");
-    const auto bytes = storage(source);
+    const ZipReader::Place bytes = storage(source);
+    begins.push_back(bytes.offset);
     // A division, because the count is any number that the pickle holds.
-    require(bytes.size() % item == 0 && static_cast<uint64_t>(source.integer) == bytes.size() / item, code_, where(),
-            " has a storage of ", bytes.size(), " bytes, but ", source.integer, " elements of ", name(source.dtype),
+    require(bytes.size % item == 0 && static_cast<uint64_t>(source.integer) == bytes.size / item, code_, where(),
+            " has a storage of ", bytes.size, " bytes, but ", source.integer, " elements of ", name(source.dtype),
             " are due");
     if (*needed == 0) return result;
     const auto end = extent(layout);
     require(end && *end <= source.integer, code_, where(), " of shape ", shape_text(layout.shape),
             " reaches beyond its storage of ", source.integer, " elements");
     if (is_contiguous(layout)) {
-      result.bytes = bytes.subspan(static_cast<size_t>(layout.offset) * item, static_cast<size_t>(*needed));
+      begins.back() += static_cast<uint64_t>(layout.offset) * item;
+      if (!archive_.empty()) result.bytes = archive_.subspan(begins.back(), static_cast<size_t>(*needed));
       return result;
     }
+    require(!archive_.empty(), code_, where(), " is strided; save it with .contiguous()");
     require(static_cast<uint64_t>(*needed) <= copy_budget_, code_, where(),
             " is expanded from a smaller storage; save it with .contiguous()");
     copy_budget_ -= static_cast<uint64_t>(*needed);
     std::vector<std::byte>& copy = copies_->emplace_back(static_cast<size_t>(*needed));
-    gather(layout, item, bytes, copy);
+    gather(layout, item, archive_.subspan(bytes.offset, bytes.size), copy);
     result.bytes = copy;
     return result;
   }
@@ -214,17 +222,76 @@ class Flattener {
   const std::string& root_;
   const std::string& origin_;
   ExitCode code_;
+  std::span<const std::byte> archive_;
   uint64_t copy_budget_;
   uint64_t text_budget_ = uint64_t{64} << 20;
   uint64_t name_budget_ = kMaxNames;
   std::deque<std::vector<std::byte>>* copies_;
-  std::map<std::string, std::span<const std::byte>> storages_;  // by key; each is checked once
+  std::map<std::string, ZipReader::Place> storages_;  // by key; each is checked once
   std::string path_;
   size_t visits_ = 0;
   size_t leaves_ = 0;
 };
 
+// What a file begins with says what it is.
+void check_start(std::span<const std::byte> bytes, const std::string& origin, ExitCode code) {
+  const std::string_view text = as_text(bytes);
+  // The old format starts with a bare pickle of the magic number 0x1950a86a20f9469cfc6c.
+  if (text.substr(0, 4) == std::string_view("\x80\x02\x8a\x0a", 4)) {
+    fail(code, origin, ": PyTorch's old format without zip; open it in Python and save it again with torch.save: ",
+         "python3 -c \"import torch; f = '", printable(origin),
+         "'; torch.save(torch.load(f, map_location='cpu'), f)\"");
+  }
+  if (text.substr(0, 2) != "PK") refuse_foreign_file(bytes, origin, code);
+  // Behind the length of its header, a safetensors file begins with it.
+  constexpr size_t kLength = 8;
+  require(text.size() <= kLength || text.substr(0, 2) == "PK" || text[kLength] != '{', code, origin,
+          ": this is a safetensors file; name it so: model.safetensors, or adapter_model.safetensors for an adapter");
+  require(text.substr(0, 2) == "PK", code, origin, ": not a PyTorch file (no zip archive)");
+}
+
+// Everything lies in one folder, named after the file when it was saved.
+std::string root_of(const ZipReader& zip, const std::string& origin, ExitCode code) {
+  require(!zip.names().empty(), code, origin, ": the archive is empty");
+  const std::string& first = zip.names().front();
+  std::string root = first.substr(0, first.find('/'));
+  require(zip.contains(root + "/data.pkl"), code, origin, ": not a PyTorch file (the archive has no '", printable(root),
+          "/data.pkl')");
+  if (zip.contains(root + "/byteorder")) {
+    const ZipReader::Place place = zip.place(root + "/byteorder");
+    const std::string order = place.size <= kMaxOrder ? zip.text(root + "/byteorder") : "long";
+    require(order == "little", code, origin, ": the byte order is '", printable(order.substr(0, 16)),
+            "'; only little-endian files are read");
+  }
+  return root;
+}
+
 }  // namespace
+
+std::vector<TorchPlace> torch_places(uint64_t size, const ReadBytes& read, const std::string& origin, ExitCode code) {
+  std::vector<std::byte> start(std::min<uint64_t>(size, kStart));
+  read(0, start);
+  check_start(start, origin, code);
+  const ZipReader zip(size, read, origin, code);
+  const std::string root = root_of(zip, origin, code);
+  const uint64_t pickle_size = zip.place(root + "/data.pkl").size;
+  require(pickle_size <= Machine::kMaxPickle, code, origin, ": a pickle of ", pickle_size, " bytes; at most ",
+          Machine::kMaxPickle, " are read");
+  const std::string text = zip.text(root + "/data.pkl");
+  Machine machine(text, origin, code);
+  const Ref tree = machine.run();
+  Flattener flattener(machine, zip, root, origin, code, {}, 0, nullptr);
+  flattener.walk(tree);
+  std::vector<TorchPlace> places;
+  std::set<std::string> names;
+  for (size_t i = 0; i < flattener.tensors.size(); ++i) {
+    const NamedTensor& tensor = flattener.tensors[i];
+    require(names.insert(tensor.name).second && flattener.scalars.count(tensor.name) == 0, code, origin,
+            ": two values are named '", printable(tensor.name), "'");
+    places.push_back({tensor.name, tensor.dtype, tensor.shape, flattener.begins[i]});
+  }
+  return places;
+}
 
 TorchArchive::TorchArchive(const std::filesystem::path& path, ExitCode code) : TorchArchive(path.string(), code) {
   file_.emplace(path, code);
@@ -238,35 +305,13 @@ TorchArchive TorchArchive::parse(std::span<const std::byte> bytes, const std::st
 }
 
 void TorchArchive::read(std::span<const std::byte> bytes) {
-  const std::string_view text = as_text(bytes);
-  // The old format starts with a bare pickle of the magic number 0x1950a86a20f9469cfc6c.
-  if (text.substr(0, 4) == std::string_view("\x80\x02\x8a\x0a", 4)) {
-    fail(code_, origin_, ": PyTorch's old format without zip; open it in Python and save it again with torch.save: ",
-         "python3 -c \"import torch; f = '", printable(origin_),
-         "'; torch.save(torch.load(f, map_location='cpu'), f)\"");
-  }
-  if (text.substr(0, 2) != "PK") refuse_foreign_file(bytes, origin_, code_);
-  // Behind the length of its header, a safetensors file begins with it.
-  constexpr size_t kLength = 8;
-  require(text.size() <= kLength || text.substr(0, 2) == "PK" || text[kLength] != '{', code_, origin_,
-          ": this is a safetensors file; name it so: model.safetensors, or adapter_model.safetensors for an adapter");
-  require(text.substr(0, 2) == "PK", code_, origin_, ": not a PyTorch file (no zip archive)");
+  check_start(bytes, origin_, code_);
   const ZipReader zip(bytes, origin_, code_);
-  require(!zip.names().empty(), code_, origin_, ": the archive is empty");
-  // Everything lies in one folder, named after the file when it was saved.
-  const std::string& first = zip.names().front();
-  const std::string root = first.substr(0, first.find('/'));
-  require(zip.contains(root + "/data.pkl"), code_, origin_, ": not a PyTorch file (the archive has no '",
-          printable(root), "/data.pkl')");
-  if (zip.contains(root + "/byteorder")) {
-    const std::string_view order = as_text(zip.at(root + "/byteorder"));
-    require(order == "little", code_, origin_, ": the byte order is '", printable(order.substr(0, 16)),
-            "'; only little-endian files are read");
-  }
+  const std::string root = root_of(zip, origin_, code_);
 
   Machine machine(as_text(zip.at(root + "/data.pkl")), origin_, code_);
   const Ref tree = machine.run();
-  Flattener flattener(machine, zip, root, origin_, code_, bytes.size() + kMaxExpansion, &copies_);
+  Flattener flattener(machine, zip, root, origin_, code_, bytes, bytes.size() + kMaxExpansion, &copies_);
   flattener.walk(tree);
   if (const Node& top = machine.node(tree); top.kind == Kind::dict) {
     for (size_t i = 0; i + 1 < top.items.size(); i += 2) {

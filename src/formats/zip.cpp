@@ -26,6 +26,7 @@ constexpr size_t kEntryAlignment = 64;
 // Bounds on what a directory can claim; torch.save makes one record per tensor, named by a number.
 constexpr uint64_t kMaxRecords = uint64_t{1} << 20;
 constexpr size_t kMaxEntryName = 4096;
+constexpr uint64_t kMaxDirectory = uint64_t{256} << 20;
 constexpr uint16_t kEncrypted = 1 << 0 | 1 << 6 | 1 << 13;
 constexpr uint16_t kUtf8Names = 1 << 11;
 // 1 January 1980, the first day that the format knows.
@@ -97,24 +98,50 @@ uint32_t crc32(std::span<const std::byte> bytes, uint32_t previous) {
 
 ZipReader::ZipReader(std::span<const std::byte> archive, const std::string& origin, ExitCode code)
     : archive_(archive), origin_(origin), code_(code) {
-  const size_t end = find_end(archive);
-  require(end != std::string::npos, code, origin, ": not a zip archive, or truncated (no end record)");
-  require(load<uint16_t>(archive, end + 4) == 0 && load<uint16_t>(archive, end + 6) == 0, code, origin,
+  read_ = [archive](uint64_t offset, std::span<std::byte> into) {
+    if (!into.empty()) std::memcpy(into.data(), archive.data() + offset, into.size());
+  };
+  read_directory(archive.size());
+}
+
+ZipReader::ZipReader(uint64_t size, ReadBytes read, const std::string& origin, ExitCode code)
+    : read_(std::move(read)), origin_(origin), code_(code) {
+  read_directory(size);
+}
+
+void ZipReader::read_directory(uint64_t archive_size) {
+  const std::string& origin = origin_;
+  const ExitCode code = code_;
+  const auto bytes_at = [&](uint64_t offset, uint64_t count) {
+    std::vector<std::byte> bytes(count);
+    read_(offset, bytes);
+    return bytes;
+  };
+  // The end record, its comment, and what stands before it in a large archive.
+  const uint64_t tail_size = std::min<uint64_t>(archive_size, kLocatorSize + kEndSize + kFull16);
+  const std::vector<std::byte> tail = bytes_at(archive_size - tail_size, tail_size);
+  const uint64_t tail_start = archive_size - tail_size;
+  const size_t end_in_tail = find_end(tail);
+  require(end_in_tail != std::string::npos, code, origin, ": not a zip archive, or truncated (no end record)");
+  const uint64_t end = tail_start + end_in_tail;
+  require(load<uint16_t>(tail, end_in_tail + 4) == 0 && load<uint16_t>(tail, end_in_tail + 6) == 0, code, origin,
           ": a zip archive in several parts");
-  uint64_t count = load<uint16_t>(archive, end + 10);
-  uint64_t size = load<uint32_t>(archive, end + 12);
-  uint64_t start = load<uint32_t>(archive, end + 16);
+  uint64_t count = load<uint16_t>(tail, end_in_tail + 10);
+  uint64_t size = load<uint32_t>(tail, end_in_tail + 12);
+  uint64_t start = load<uint32_t>(tail, end_in_tail + 16);
   uint64_t limit = end;  // the central directory ends here at the latest
   if (count == kFull16 || size == kFull32 || start == kFull32) {
     // Without a locator these are plain numbers.
-    if (end >= kLocatorSize && load<uint32_t>(archive, end - kLocatorSize) == kEnd64Locator) {
-      const uint64_t end64 = load<uint64_t>(archive, end - kLocatorSize + 8);
+    if (end_in_tail >= kLocatorSize && load<uint32_t>(tail, end_in_tail - kLocatorSize) == kEnd64Locator) {
+      const uint64_t end64 = load<uint64_t>(tail, end_in_tail - kLocatorSize + 8);
       limit = end - kLocatorSize;
-      require(end64 <= limit && limit - end64 >= kEnd64Size && load<uint32_t>(archive, end64) == kEnd64, code, origin,
+      const bool inside = end64 <= limit && limit - end64 >= kEnd64Size;
+      const std::vector<std::byte> record = inside ? bytes_at(end64, kEnd64Size) : std::vector<std::byte>();
+      require(inside && load<uint32_t>(record, 0) == kEnd64, code, origin,
               ": the zip archive is damaged (Zip64 end record)");
-      count = load<uint64_t>(archive, end64 + 32);
-      size = load<uint64_t>(archive, end64 + 40);
-      start = load<uint64_t>(archive, end64 + 48);
+      count = load<uint64_t>(record, 32);
+      size = load<uint64_t>(record, 40);
+      start = load<uint64_t>(record, 48);
       limit = end64;
     }
   }
@@ -122,9 +149,12 @@ ZipReader::ZipReader(std::span<const std::byte> archive, const std::string& orig
           ": the zip archive is damaged (central directory)");
   require(count <= kMaxRecords, code, origin, ": the zip archive holds ", count, " records; at most ", kMaxRecords,
           " are read");
+  require(size <= kMaxDirectory, code, origin, ": the zip archive has a directory of ", size, " bytes; at most ",
+          kMaxDirectory, " are read");
 
   std::vector<std::pair<uint64_t, uint64_t>> extents;  // [local header, end of data) of every record
-  const auto directory = archive.subspan(start, size);
+  const std::vector<std::byte> whole_directory = bytes_at(start, size);
+  const std::span<const std::byte> directory = whole_directory;
   size_t at = 0;
   for (uint64_t i = 0; i < count; ++i) {
     require(directory.size() - at >= kCentralSize && load<uint32_t>(directory, at) == kCentralHeader, code, origin,
@@ -166,10 +196,12 @@ ZipReader::ZipReader(std::span<const std::byte> archive, const std::string& orig
     at += name_size + extra_size + comment_size;
 
     const std::string where = "the record '" + printable(name) + "'";
-    require(header <= start && start - header >= kLocalSize && load<uint32_t>(archive, header) == kLocalHeader, code,
-            origin, ": the zip archive is damaged (", where, " has no local header)");
-    const uint64_t gap =
-        kLocalSize + uint64_t{load<uint16_t>(archive, header + 26)} + load<uint16_t>(archive, header + 28);
+    const bool inside = header <= start && start - header >= kLocalSize;
+    std::array<std::byte, kLocalSize> local{};
+    if (inside) read_(header, local);
+    require(inside && load<uint32_t>(local, 0) == kLocalHeader, code, origin, ": the zip archive is damaged (", where,
+            " has no local header)");
+    const uint64_t gap = kLocalSize + uint64_t{load<uint16_t>(local, 26)} + load<uint16_t>(local, 28);
     require(start - header >= gap && start - header - gap >= packed, code, origin, ": the zip archive is damaged (",
             where, " leaves the archive)");
     record.offset = header + gap;
@@ -190,18 +222,39 @@ ZipReader::ZipReader(std::span<const std::byte> archive, const std::string& orig
   }
 }
 
-std::span<const std::byte> ZipReader::at(const std::string& name) const {
+const ZipReader::Record& ZipReader::record_of(const std::string& name) const {
   const auto found = records_.find(name);
   require(found != records_.end(), code_, origin_, ": the archive has no record '", printable(name), "'");
   const Record& record = found->second;
   require(!record.refused, code_, origin_, ": the record '", printable(name), "' is ",
           record.refused ? record.refused : "", "; only stored records are read");
-  const auto data = archive_.subspan(record.offset, record.size);
-  const uint32_t crc = crc32(data);
-  require(crc == record.crc, code_, origin_, ": the record '", printable(name),
+  return record;
+}
+
+void ZipReader::check_crc(const std::string& name, const Record& record, std::span<const std::byte> data) const {
+  require(crc32(data) == record.crc, code_, origin_, ": the record '", printable(name),
           "' is damaged (its CRC-32 does not match",
           record.crc == 0 ? "; the file may have been written without CRC-32)" : ")");
+}
+
+std::span<const std::byte> ZipReader::at(const std::string& name) const {
+  const Record& record = record_of(name);
+  const auto data = archive_.subspan(record.offset, record.size);
+  check_crc(name, record, data);
   return data;
+}
+
+std::string ZipReader::text(const std::string& name) const {
+  const Record& record = record_of(name);
+  std::string text(record.size, '\0');
+  read_(record.offset, std::as_writable_bytes(std::span(text)));
+  check_crc(name, record, as_bytes(text));
+  return text;
+}
+
+ZipReader::Place ZipReader::place(const std::string& name) const {
+  const Record& record = record_of(name);
+  return {record.offset, record.size};
 }
 
 void ZipWriter::add(const std::string& name, std::string_view text) {

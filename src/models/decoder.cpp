@@ -141,15 +141,28 @@ void Decoder::init_own(uint64_t seed, const std::string& name) {
   const auto is_scaled = [](const std::string& key) {
     return key.ends_with("o_proj.weight") || key.ends_with("down_proj.weight");
   };
+  const nn::OutlineOwners owners(*this);
   for (auto& item : named_parameters()) {
-    if (is_scaled(item.key()) && !item.value().is_meta()) item.value().mul_(scale);
+    if (!is_scaled(item.key()) || item.value().is_meta()) continue;
+    if (nn::HasComputeWeight* const owner = owners.of(item.value())) {
+      owner->set_source(
+          [rows = owner->source(), scale](int64_t first, int64_t count) { return rows(first, count).mul_(scale); });
+    } else {
+      item.value().mul_(scale);
+    }
   }
   // The same values, for one layer at a time.
   for (const nn::QuantizedLayer& layer : nn::quantized_layers(*this)) {
-    const at::Tensor weight = at::empty(layer.linear->weight().sizes(), at::kFloat);
-    nn::init_parameter(weight, seed, name.empty() ? layer.weight : cat(name, ".", layer.weight));
-    if (is_scaled(layer.weight)) weight.mul_(scale);
-    layer.linear->hold_quantized(weight, layer.weight);
+    const std::string full_name = name.empty() ? layer.weight : cat(name, ".", layer.weight);
+    const double factor = is_scaled(layer.weight) ? scale : 1;
+    const nn::RowSource rows = nn::initial_rows(layer.linear->weight(), seed, full_name);
+    layer.linear->hold_by([rows, weight_name = layer.weight, factor](nn::Linear& to, int64_t first, int64_t count) {
+      const at::Tensor weight = at::empty(to.weight().sizes(), at::kFloat);
+      nn::read_elements(rows, weight.size(1), first * weight.size(1),
+                        weight.view(-1).narrow(0, 0, count * weight.size(1)));
+      if (factor != 1) weight.mul_(factor);
+      to.hold_quantized(weight, weight_name);
+    });
   }
 }
 

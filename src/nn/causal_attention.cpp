@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/across_linear.h"
 #include "hrm/nn/fp8_block.h"
 #include "hrm/nn/fp8_rows_block.h"
 #include "hrm/ops/decode_attention.h"
@@ -184,6 +185,13 @@ at::Tensor CausalAttention::mix(const at::Tensor& x, const AttentionPass& pass, 
   const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
   return attend(ops::qkv_heads_of(x, qkv_proj_->compute_weight(), qkv_proj_->weight(), sizes, head_options(pass)), pass,
                 cache);
+}
+
+ops::Pieces CausalAttention::forward_across(const TensorAcross& across, const at::Tensor& rows,
+                                            const AttentionPass& pass, LayerCache* cache) const {
+  const int64_t tokens = pass.rows * pass.positions;
+  const at::Tensor qkv = enter_linear(across, rows, tokens, *qkv_proj_).view({pass.rows, pass.positions, -1});
+  return linear_leave(across, mix_projected(qkv, pass, cache).reshape({tokens, -1}), *o_proj_);
 }
 
 at::Tensor CausalAttention::rows_normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 
+#include "hrm/nn/across_linear.h"
 #include "hrm/nn/fp8_block.h"
 #include "hrm/nn/fp8_rows_block.h"
 #include "hrm/ops/linear.h"
@@ -69,6 +70,10 @@ StepRows FeedForward::step_add(const RmsNorm& norm, const StepRows& rows, const 
 
 at::Tensor FeedForward::step_sums(const RmsNorm& norm, const StepRows& rows) {
   return forward(norm.forward(rows.x));
+}
+
+ops::Pieces FeedForward::forward_across(const TensorAcross& across, const at::Tensor& rows, int64_t tokens) {
+  return across.leave(forward(across.enter(rows, tokens)));
 }
 
 GeluFeedForward::GeluFeedForward(int64_t width, int64_t inner, at::Device device) {
@@ -140,6 +145,11 @@ StepRows SwigluFeedForward::step_add(const RmsNorm& norm, const StepRows& rows, 
 at::Tensor SwigluFeedForward::step_sums(const RmsNorm& norm, const StepRows& rows) {
   const at::Tensor y = step_linear(*gate_up_proj_, norm, rows, /*gated=*/!form_.gelu);
   return step_sums_of(*down_proj_, form_.gelu ? gated(y) : y);
+}
+
+ops::Pieces SwigluFeedForward::forward_across(const TensorAcross& across, const at::Tensor& rows, int64_t tokens) {
+  if (!needs_forward()) return swiglu_across(across, rows, tokens, *gate_up_proj_, *down_proj_);
+  return linear_leave(across, gated(enter_linear(across, rows, tokens, *gate_up_proj_)), *down_proj_);
 }
 
 std::vector<AdaptableLinear> SwigluFeedForward::adaptable_linears() {

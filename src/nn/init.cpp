@@ -7,6 +7,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/philox.h"
+#include "hrm/nn/parameter.h"
 #include "hrm/ops/start_state.h"
 
 namespace hrm::nn {
@@ -35,32 +36,14 @@ at::Tensor uniform_draws(int64_t count, uint64_t seed, uint64_t index, int64_t f
   return u;
 }
 
-// A part of a matrix, some rows of the whole at a time.
-void draw_part(const at::Tensor& parameter, uint64_t seed, uint64_t index, const ParameterCut& cut) {
-  const std::vector<int64_t> sizes = cut.whole_sizes(parameter.sizes());
-  const int64_t columns = sizes[1];
-  const double std = 1.0 / std::sqrt(static_cast<double>(columns));
-  const auto rows_of_whole = [&](int64_t first, int64_t count) {
+// Each row by itself, so that a part can be drawn without the rest.
+RowSource drawn_rows(int64_t columns, uint64_t seed, uint64_t index) {
+  return [=](int64_t first, int64_t count) {
+    const double std = 1.0 / std::sqrt(static_cast<double>(columns));
     const int64_t begin = first * columns, before = begin % 4;
     const at::Tensor u = uniform_draws(before + count * columns, seed, index, begin - before);
     return trunc_normal_from_uniform(u.narrow(0, before, count * columns), std).view({count, columns});
   };
-  constexpr int64_t kRows = 1024;
-  const auto each = [&](int64_t count, const auto& visit) {
-    for (int64_t first = 0; first < count; first += kRows) visit(first, std::min(kRows, count - first));
-  };
-  for (const ParameterCut::Box& box : cut.boxes()) {
-    if (cut.dimension() == 0) {
-      each(box.size, [&](int64_t first, int64_t count) {
-        parameter.narrow(0, box.here + first, count).copy_(rows_of_whole(box.there + first, count));
-      });
-    } else {
-      each(sizes[0], [&](int64_t first, int64_t count) {
-        const at::Tensor rows = rows_of_whole(first, count).narrow(1, box.there, box.size);
-        parameter.narrow(0, first, count).narrow(1, box.here, box.size).copy_(rows);
-      });
-    }
-  }
 }
 
 }  // namespace
@@ -82,14 +65,19 @@ void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_vie
   tensor.copy_(trunc_normal_from_uniform(u, std).view(tensor.sizes()));
 }
 
+RowSource initial_rows(const at::Tensor& parameter, uint64_t seed, std::string_view name, const ParameterCut& cut) {
+  const RowSource whole = drawn_rows(cut.whole_sizes(parameter.sizes())[1], seed, hash_name(name));
+  return part_rows(whole, cut);
+}
+
 void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name, const ParameterCut& cut) {
   const at::NoGradGuard no_grad;
-  if (parameter.dim() >= 2 && parameter.scalar_type() != at::kFloat) {
+  if (parameter.dim() == 2 && parameter.is_contiguous()) {
+    read_elements(initial_rows(parameter, seed, name, cut), parameter.size(1), 0, parameter.view(-1));
+  } else if (parameter.dim() >= 2 && parameter.scalar_type() != at::kFloat) {
     const at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
     init_parameter(values, seed, name, cut);
     parameter.copy_(values);
-  } else if (parameter.dim() == 2 && !cut.whole()) {
-    draw_part(parameter, seed, hash_name(name), cut);
   } else if (parameter.dim() >= 2) {
     trunc_normal_(parameter, 1.0 / std::sqrt(static_cast<double>(parameter.size(-1))), seed, name);
   } else {
@@ -100,8 +88,14 @@ void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name, 
 void init_parameters(torch::nn::Module& module, uint64_t seed) {
   const at::NoGradGuard no_grad;
   const ParameterCuts cuts(module);
+  const OutlineOwners owners(module);
   for (const auto& item : module.named_parameters()) {
-    if (!item.value().is_meta()) init_parameter(item.value(), seed, item.key(), cuts.of(item.value()));
+    if (item.value().is_meta()) continue;
+    if (HasComputeWeight* const owner = owners.of(item.value())) {
+      owner->set_source(initial_rows(item.value(), seed, item.key(), cuts.of(item.value())));
+    } else {
+      init_parameter(item.value(), seed, item.key(), cuts.of(item.value()));
+    }
   }
   if (auto* own = dynamic_cast<HasOwnInit*>(&module)) own->init_own(seed, "");
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {

@@ -42,10 +42,12 @@ int64_t stored_bytes(WeightFormat format, int64_t out, int64_t in) {
 }
 
 Linear::Linear(int64_t in, int64_t out, at::Device device, bool bias, WeightFormat format)
-    : device_(device), format_(format) {
+    : device_(device), format_(format), outlines_(OutlineScope::active()) {
   const bool quantized = is_quantized(format);
-  weight_ = register_parameter("weight", at::empty({out, in}, at::device(quantized ? at::Device(at::kMeta) : device)),
-                               /*requires_grad=*/!quantized);
+  const auto meta = at::device(at::kMeta);
+  weight_ =
+      register_parameter("weight", quantized ? at::empty({out, in}, meta) : make_weight({out, in}, at::device(device)),
+                         /*requires_grad=*/!quantized);
   if (bias) bias_ = register_parameter("bias", at::empty({out}, at::device(device)));
   compute_weight_ = weight_;
 }
@@ -65,7 +67,8 @@ std::vector<std::pair<at::Tensor, ParameterCut>> Linear::cut_parameters() const 
 
 void Linear::hold_frozen(at::ScalarType dtype) {
   weight_.set_requires_grad(false);
-  weight_.set_data(at::empty(weight_.sizes(), weight_.options().dtype(dtype)));
+  const at::TensorOptions options = weight_.options().dtype(dtype).requires_grad(false);
+  weight_.set_data(is_outline(weight_) ? outline(weight_.sizes(), options) : at::empty(weight_.sizes(), options));
 }
 
 at::Tensor Linear::forward(const at::Tensor& x, bool x_is_kept) const {
@@ -130,7 +133,51 @@ void Linear::hold_weight8(const ops::Weight8& weight, const std::string& name) {
           " with a scale for each output cannot store; set hf.quantize to none");
 }
 
+void Linear::hold_by(Hold hold) {
+  if (!outlines_) return hold(*this, 0, weight_.size(0));
+  hold_ = std::move(hold);
+  const int64_t elements = weight_.numel(), out = weight_.size(0);
+  const auto part = [&](at::IntArrayRef sizes, at::ScalarType type) {
+    return outline(sizes, at::device(device_).dtype(type));
+  };
+  if (format_ != WeightFormat::nf4) {
+    weight8_ = {.values = part(weight_.sizes(), weight8_type(format_)), .scales = part({out}, at::kFloat)};
+    return;
+  }
+  const int64_t blocks = (elements + ops::kNf4Block - 1) / ops::kNf4Block;
+  nf4_ = {.codes = part({(elements + 1) / 2}, at::kByte),
+          .absmax = part({blocks}, at::kByte),
+          .scales = part({(blocks + ops::kNf4AbsmaxBlock - 1) / ops::kNf4AbsmaxBlock}, at::kFloat),
+          .offset = part({1}, at::kFloat)};
+}
+
+// A layer with the values of rows of this outline.
+std::shared_ptr<Linear> Linear::held(int64_t first, int64_t count) const {
+  const OutlineScope real(false);
+  auto layer = std::make_shared<Linear>(weight_.size(1), count, device_, /*bias=*/false, format_);
+  hold_(*layer, first, count);
+  layer->set_fp8_products(fp8_products_, weight8_.transposed.defined());
+  return layer;
+}
+
+std::vector<at::Tensor> Linear::read_quantized(int64_t first, int64_t count) const {
+  require(is_outlined() && (rows_are_apart() || count == weight_.size(0)), ExitCode::unexpected,
+          "this layer is no outline of a quantised weight, or its rows are not quantised by themselves");
+  return held(first, count)->quantized_parts();
+}
+
+at::Tensor Linear::read_base_weight() const {
+  if (!is_outline(weight_)) return base_weight();
+  const at::Tensor weight = at::empty(weight_.sizes(), weight_.options().requires_grad(false));
+  if (source()) read_elements(source(), weight.size(1), 0, weight.view(-1));
+  return weight;
+}
+
 at::Tensor Linear::dequantized(at::ScalarType dtype) const {
+  // An outline that has got its values is none, although it knows where they came from.
+  if (is_outlined() && is_outline(nf4_.defined() ? nf4_.codes : weight8_.values)) {
+    return held(0, weight_.size(0))->dequantized(dtype);
+  }
   require(has_quantized(), ExitCode::unexpected, "this layer has no quantised weight; call hold_quantized() first");
   return format_ == WeightFormat::nf4 ? ops::nf4_dequantize(nf4_, weight_.sizes(), dtype)
                                       : ops::dequantize_weight8(weight8_, dtype);
@@ -161,6 +208,10 @@ void Linear::set_fp8_products(bool on, bool transposed) {
   if (!fp8_products_ || !weight8_.defined()) return;
   if (!transposed || !ops::has_fp8_products(device_)) {
     weight8_.transposed = weight8_.ones = at::Tensor();
+  } else if (is_outlined()) {
+    const int64_t out = weight_.size(0), in = weight_.size(1);
+    weight8_.transposed = outline({in, out}, weight8_.values.options());
+    weight8_.ones = outline({in}, weight8_.scales.options());
   } else if (!weight8_.transposed.defined()) {
     weight8_ = ops::with_transposed(weight8_);
   }

@@ -10,7 +10,7 @@ namespace hrm::nn {
 LmHead::LmHead(int64_t width, int64_t vocabulary, at::Device device, std::shared_ptr<const TensorAcross> across)
     : across_(std::move(across)), vocabulary_(vocabulary) {
   const int64_t rows = across_ ? across_->cut().range(vocabulary).count : vocabulary;
-  weight_ = register_parameter("weight", at::empty({rows, width}, at::device(device)));
+  weight_ = register_parameter("weight", make_weight({rows, width}, at::device(device)));
   compute_weight_ = weight_;
 }
 

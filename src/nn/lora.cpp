@@ -398,7 +398,7 @@ void LoraSet::initialise(uint64_t seed) {
     layer.adapter->init_own(seed, cat(layer.path, ".", i));
     if (!shared_->options.dora) continue;
     layer.adapter->begin_dora(is_quantized(layer.linear->format()) ? layer.linear->dequantized(at::kFloat)
-                                                                   : layer.linear->base_weight());
+                                                                   : layer.linear->read_base_weight());
   }
 }
 

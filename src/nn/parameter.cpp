@@ -2,10 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "hrm/base/error.h"
 #include "hrm/nn/embedding.h"
@@ -82,10 +84,60 @@ int group_of(const std::string& parameter, const std::vector<std::string>& group
 
 }  // namespace
 
+void HasComputeWeight::set_source(RowSource rows) {
+  source_ = std::move(rows);
+  const at::ScalarType dtype = master_weight().scalar_type();
+  if (!source_ || dtype == at::kFloat) return;
+  source_ = [rows = std::move(source_), dtype](int64_t first, int64_t count) { return rows(first, count).to(dtype); };
+}
+
+OutlineOwners::OutlineOwners(torch::nn::Module& module) {
+  find(module);
+}
+
+void OutlineOwners::find(torch::nn::Module& module) {
+  auto* const reader = dynamic_cast<HasComputeWeight*>(&module);
+  if (reader != nullptr && is_outline(reader->master_weight())) {
+    owners_.emplace(reader->master_weight().unsafeGetTensorImpl(), reader);
+  }
+  for (const auto& child : module.children()) find(*child);
+}
+
+HasComputeWeight* OutlineOwners::of(const at::Tensor& parameter) const {
+  const auto found = owners_.find(parameter.unsafeGetTensorImpl());
+  return found == owners_.end() ? nullptr : found->second;
+}
+
+void FrozenReader::read(const FrozenTensor& frozen, int64_t first, const at::Tensor& out) {
+  const at::NoGradGuard no_grad;
+  if (frozen.outlined && frozen.layer == nullptr) {
+    const at::ScalarType dtype = frozen.tensor.scalar_type();
+    const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+    if (frozen.source) read_elements(frozen.source, frozen.tensor.size(-1), first / bytes, out.view(dtype));
+    return;
+  }
+  if (frozen.outlined && frozen.layer->rows_are_apart()) {
+    const auto row_bytes = static_cast<int64_t>(frozen.tensor.nbytes()) / frozen.tensor.size(0);
+    const int64_t row = first / row_bytes, end = (first + out.numel() + row_bytes - 1) / row_bytes;
+    const at::Tensor rows = frozen.layer->read_quantized(row, end - row).at(frozen.part);
+    out.copy_(rows.view(-1).view(at::kByte).narrow(0, first - row * row_bytes, out.numel()));
+    return;
+  }
+  if (frozen.outlined && layer_ != frozen.layer) {
+    parts_.clear();  // before the next one is there
+    parts_ = frozen.layer->read_quantized();
+    layer_ = frozen.layer;
+  }
+  const at::Tensor& whole = frozen.outlined ? parts_.at(frozen.part) : frozen.tensor;
+  out.copy_(whole.detach().contiguous().view(-1).view(at::kByte).narrow(0, first, out.numel()));
+}
+
 void keep_frozen_as(torch::nn::Module& module, at::ScalarType compute_dtype) {
   const at::NoGradGuard no_grad;
   const auto keep = [&](at::Tensor weight) {
-    if (!weight.requires_grad() && weight.scalar_type() != compute_dtype) weight.set_data(weight.to(compute_dtype));
+    if (weight.requires_grad() || weight.scalar_type() == compute_dtype) return;
+    weight.set_data(is_outline(weight) ? outline(weight.sizes(), weight.options().dtype(compute_dtype))
+                                       : weight.to(compute_dtype));
   };
   for (const auto& part : module.modules()) {
     // A quantised layer has no storage for this weight.
@@ -114,11 +166,13 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
 
   overwritten_.clear();
   cleared_.clear();
-  std::unordered_map<const void*, at::Tensor> stale;
-  find_stale(module, stale);
+  stale_.clear();
+  find_stale(module, stale_);
 
   const ParameterCuts cuts(module);
-  int64_t flat_size = 0;
+  const OutlineOwners owners(module);
+  flat_size_ = 0;
+  gradients_are_placed_ = false;
   std::unordered_map<const void*, Reading> reading;
   find_reading(module, reading);
   std::unordered_map<const void*, size_t> seen;
@@ -132,13 +186,16 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
     if (read_by_layer.count(master.unsafeGetTensorImpl()) > 0) continue;
     if (parameters_.empty() && frozen_.empty()) device = master.device();
     const bool frozen_copy = !master.requires_grad() && master.scalar_type() == compute_dtype;
-    require((master.scalar_type() == at::kFloat || frozen_copy) && master.is_contiguous(), ExitCode::unexpected,
-            "parameter '", item.key(), "' must be contiguous float32");
+    const HasComputeWeight* const owner = owners.of(master);
+    require((master.scalar_type() == at::kFloat || frozen_copy) && (owner != nullptr || master.is_contiguous()),
+            ExitCode::unexpected, "parameter '", item.key(), "' must be contiguous float32");
     require(master.device() == device, ExitCode::unexpected, "parameter '", item.key(), "' is on ",
             master.device().str(), ", the others on ", device.str());
     const int group = group_of(item.key(), group_names);
     if (!master.requires_grad()) {
-      if (seen_frozen.insert(master.unsafeGetTensorImpl()).second) frozen_.push_back({item.key(), master, group});
+      if (!seen_frozen.insert(master.unsafeGetTensorImpl()).second) continue;
+      frozen_.push_back({.name = item.key(), .tensor = master, .group = group, .outlined = owner != nullptr});
+      if (owner != nullptr) frozen_.back().source = owner->source();
       continue;
     }
     if (const auto [first, is_new] = seen.emplace(master.unsafeGetTensorImpl(), parameters_.size()); !is_new) {
@@ -153,15 +210,17 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
                            .group = group,
                            .cut = cuts.of(master),
                            .sum_over_parts = cuts.sums_over_parts(master),
-                           .only_compute_is_read = by.by_readers && (group != GradientReady::kNoGroup || by.head)});
+                           .only_compute_is_read = by.by_readers && (group != GradientReady::kNoGroup || by.head),
+                           .place = flat_size_,
+                           .outlined = owner != nullptr});
+    if (owner != nullptr) parameters_.back().source = owner->source();
     count_ += master.numel();
-    flat_size += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
+    flat_size_ += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
   }
   require(!parameters_.empty(), ExitCode::unexpected,
           "a model without parameters that require a gradient cannot be trained");
 
   const at::NoGradGuard no_grad;
-  flat_grad_ = at::zeros({flat_size}, parameters_.front().master.options().requires_grad(false));
   std::unordered_multimap<const void*, HasComputeWeight*> readers;
   find_readers(module, readers);
   // Gives the readers of this master its copy, or the master itself if they need no other dtype.
@@ -170,34 +229,40 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
     if (first == last) return master;
     at::Tensor compute = master;
     if (compute_dtype != master.scalar_type()) {
-      compute = master.detach().to(compute_dtype);
+      compute = is_outline(master) ? outline(master.sizes(), master.options().dtype(compute_dtype).requires_grad(false))
+                                   : master.detach().to(compute_dtype);
       copies_.push_back(compute);
       copied_masters_.push_back(master);
     }
     for (auto reader = first; reader != last; ++reader) reader->second->set_compute_weight(compute);
     return compute;
   };
-  int64_t offset = 0, cleared_from = 0;
-  const auto clear_to = [&](int64_t end) {
-    if (end > cleared_from) cleared_.push_back(flat_grad_.narrow(0, cleared_from, end - cleared_from));
-  };
-  for (Parameter& parameter : parameters_) {
-    const at::Tensor& master = parameter.master;
-    master.mutable_grad() = flat_grad_.narrow(0, offset, master.numel()).view(master.sizes());
-    if (const auto found = stale.find(master.unsafeGetTensorImpl()); found != stale.end()) {
-      overwritten_.push_back({master.grad(), found->second});
-      clear_to(offset);
-      cleared_from = offset + master.numel();
-    }
-    offset += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
-
-    parameter.compute = hand_out_copy(master);
+  for (Parameter& parameter : parameters_) parameter.compute = hand_out_copy(parameter.master);
+  if (std::none_of(parameters_.begin(), parameters_.end(), [](const Parameter& p) { return p.outlined; })) {
+    make_gradients();
   }
-  clear_to(flat_size);
-  for (FrozenTensor& each : frozen_) each.tensor = hand_out_copy(each.tensor);
+  for (FrozenTensor& each : frozen_) {
+    if (each.outlined && compute_dtype != each.tensor.scalar_type()) {
+      // The master is in the model's state, which must not have an outline.
+      const at::Tensor values = at::empty(each.tensor.sizes(), each.tensor.options().requires_grad(false));
+      FrozenReader().read(each, 0, values.view(-1).view(at::kByte));
+      each.tensor.set_data(values);
+      each.outlined = false;
+    }
+    each.tensor = hand_out_copy(each.tensor);
+  }
   for (const QuantizedLayer& layer : quantized) {
     const int group = group_of(layer.weight, group_names);
-    for (const at::Tensor& part : layer.linear->quantized_parts()) frozen_.push_back({layer.weight, part, group});
+    size_t part = 0;
+    for (const at::Tensor& tensor : layer.linear->quantized_parts()) {
+      frozen_.push_back({.name = layer.weight,
+                         .tensor = tensor,
+                         .group = group,
+                         .outlined = layer.linear->is_outlined(),
+                         .source = {},
+                         .layer = layer.linear.get(),
+                         .part = part++});
+    }
   }
 
   gradient_ready_ = std::make_shared<GradientReady>(std::move(group_names));
@@ -209,6 +274,51 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
     groups[i].use->set_block_use(block_use_, static_cast<int>(i));
     reports_use_[i] = 1;
   }
+}
+
+void ParameterSet::make_gradients() {
+  flat_grad_ = at::zeros({flat_size_}, parameters_.front().master.options().requires_grad(false));
+  int64_t cleared_from = 0;
+  const auto clear_to = [&](int64_t end) {
+    if (end > cleared_from) cleared_.push_back(flat_grad_.narrow(0, cleared_from, end - cleared_from));
+  };
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& master = parameter.master;
+    master.mutable_grad() = flat_grad_.narrow(0, parameter.place, master.numel()).view(master.sizes());
+    if (const auto found = stale_.find(master.unsafeGetTensorImpl()); found != stale_.end()) {
+      overwritten_.push_back({master.grad(), found->second});
+      clear_to(parameter.place);
+      cleared_from = parameter.place + master.numel();
+    }
+  }
+  clear_to(flat_size_);
+}
+
+void ParameterSet::read_master(size_t i, int64_t first, const at::Tensor& out) const {
+  const at::NoGradGuard no_grad;
+  const Parameter& parameter = parameters_.at(i);
+  if (!parameter.outlined) {
+    out.copy_(parameter.master.detach().view(-1).narrow(0, first, out.numel()));
+  } else if (parameter.source) {
+    read_elements(parameter.source, parameter.master.size(-1), first, out);
+  }
+}
+
+void ParameterSet::materialise() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& master = parameters_[i].master;
+    if (parameters_[i].outlined) place_master(i, at::empty(master.sizes(), master.options().requires_grad(false)));
+  }
+  FrozenReader reader;
+  for (size_t i = 0; i < frozen_.size(); ++i) {
+    if (!frozen_[i].outlined) continue;
+    const at::Tensor& tensor = frozen_[i].tensor;
+    const at::Tensor values = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+    reader.read(frozen_[i], 0, values.view(-1).view(at::kByte));
+    place_frozen(i, values);
+  }
+  if (!parameters_.empty() && !flat_grad_.defined() && !gradients_are_placed_) make_gradients();
 }
 
 void ParameterSet::build_frozen(torch::nn::Module& module, at::ScalarType compute_dtype) {
@@ -301,19 +411,25 @@ void check_place(const Parameter& parameter, const at::Tensor& place, at::Scalar
 
 void ParameterSet::place_master(size_t i, const at::Tensor& place) {
   const at::NoGradGuard no_grad;
-  const Parameter& parameter = parameters_.at(i);
+  Parameter& parameter = parameters_.at(i);
   check_place(parameter, place, at::kFloat);
-  place.copy_(parameter.master);
+  read_master(i, 0, place.view(-1));
   parameter.master.set_data(place);  // the same leaf for all its holders
+  if (std::exchange(parameter.outlined, false) && !parameter.compute.is_same(parameter.master)) {
+    parameter.compute.set_data(place.to(parameter.compute.scalar_type()));
+  }
+  parameter.source = {};
 }
 
 void ParameterSet::place_compute(size_t i, const at::Tensor& place) {
   const at::NoGradGuard no_grad;
-  const Parameter& parameter = parameters_.at(i);
+  Parameter& parameter = parameters_.at(i);
   require(parameter.only_compute_is_read, ExitCode::unexpected, "the master of '", parameter.name,
           "' is read in passes, so every rank needs the whole of it");
   check_place(parameter, place, parameter.compute.scalar_type());
   parameter.compute.set_data(place);  // the same tensor for all its readers
+  parameter.outlined = false;
+  parameter.source = {};
   if (parameter.compute.is_same(parameter.master)) return;
   forget_copies([&](const at::Tensor&, const at::Tensor& master) { return master.is_same(parameter.master); });
   // NaN rather than stale values: whoever reads it is found out.
@@ -323,12 +439,14 @@ void ParameterSet::place_compute(size_t i, const at::Tensor& place) {
 
 void ParameterSet::place_frozen(size_t i, const at::Tensor& place) {
   const at::NoGradGuard no_grad;
-  const FrozenTensor& frozen = frozen_.at(i);
+  FrozenTensor& frozen = frozen_.at(i);
   require(place.sizes() == frozen.tensor.sizes() && place.is_contiguous() &&
               place.scalar_type() == frozen.tensor.scalar_type(),
           ExitCode::unexpected, "the place of '", frozen.name, "' must be contiguous ",
           c10::toString(frozen.tensor.scalar_type()), " and have its shape");
   frozen.tensor.set_data(place);
+  frozen.outlined = false;
+  frozen.source = {};
   forget_copies([&](const at::Tensor& copy, const at::Tensor&) { return copy.is_same(frozen.tensor); });
 }
 
@@ -343,10 +461,11 @@ void ParameterSet::place_gradients(const std::vector<at::Tensor>& gradients) {
             "' must be contiguous float32 and have the parameter's shape");
     parameter.master.mutable_grad() = gradients[i];
   }
-  for (const Overwritten& gradient : overwritten_) gradient.stale.fill_(false);
+  for (const auto& [master, stale] : stale_) stale.fill_(false);
   overwritten_.clear();
   cleared_.clear();
   flat_grad_ = at::Tensor();
+  gradients_are_placed_ = true;
 }
 
 void ParameterSet::refresh_compute() {

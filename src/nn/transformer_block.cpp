@@ -50,14 +50,17 @@ at::Tensor TransformerBlock::compute_part(const at::Tensor& x, const AttentionPa
   const TensorAcross& across = *options_.across;
   const int64_t tokens = pass.rows * pass.positions;
   const auto enter = [&](const at::Tensor& y) { return across.enter(y, tokens).view({pass.rows, pass.positions, -1}); };
-  const auto add_normed = [&](const ops::NormedStream& before, const at::Tensor& sums, const RmsNorm& norm) {
-    return ops::add_rms_norm(before.x, across.leave(sums.view({tokens, -1})), norm.scale(), norm.eps());
+  const auto add_normed = [&](const ops::NormedStream& before, const ops::Pieces& sums, const RmsNorm& norm) {
+    return ops::add_rms_norm(before.x, sums, norm.scale(), norm.eps());
   };
   const ops::NormedStream first = input_norm_->forward_stream(x);
-  const at::Tensor attended = self_attn_->forward(enter(first.y), pass, cache);
+  const ops::Pieces attended = self_attn_->forward_across(across, first.y, pass, cache);
   ops::NormedStream second = add_normed(first, attended, cross_attn_ ? *cross_norm_ : *mlp_norm_);
-  if (cross_attn_) second = add_normed(second, cross_attn_->forward(enter(second.y), *memory), *mlp_norm_);
-  return ops::add_pieces(second.x, across.leave(mlp_->forward(across.enter(second.y, tokens))));
+  if (cross_attn_) {
+    const at::Tensor sums = cross_attn_->forward(enter(second.y), *memory);
+    second = add_normed(second, across.leave(sums.view({tokens, -1})), *mlp_norm_);
+  }
+  return ops::add_pieces(second.x, mlp_->forward_across(across, second.y, tokens));
 }
 
 // All parts have all rows: the few of a step are sent once, not gathered first.

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "hrm/base/error.h"
+#include "hrm/base/failpoint.h"
 
 namespace hrm::parallel {
 namespace {
@@ -47,6 +49,24 @@ class SingleComm : public Comm {
 };
 
 }  // namespace
+
+std::string Comm::place() const {
+  return cat("rank ", rank(), " of ", ranks());
+}
+
+std::string place_text(const std::string& axis, int rank, int ranks, int global) {
+  return cat(axis, " axis, rank ", rank, " of ", ranks, " (global rank ", global, ")");
+}
+
+void reach_failpoints(const std::string& axis) {
+  failpoint::hit(Failpoint::collective_start);
+  if (!failpoint::armed() || axis.empty()) return;
+  for (const auto& [name, point] :
+       {std::pair{"tensor", Failpoint::collective_tensor}, std::pair{"shard", Failpoint::collective_shard},
+        std::pair{"replica", Failpoint::collective_replica}, std::pair{"data", Failpoint::collective_data}}) {
+    if (axis == name) failpoint::hit(point);
+  }
+}
 
 std::vector<std::string> Comm::all_gather_text(const std::string& text) {
   at::Tensor length = at::zeros({1}, at::kLong), lengths = at::empty({ranks()}, at::kLong);

@@ -15,7 +15,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "hrm/base/error.h"
-#include "hrm/base/failpoint.h"
 #include "parallel/store.h"
 
 namespace hrm::parallel {
@@ -49,23 +48,26 @@ bool is_loopback(const std::string& address) {
   return address.rfind("127.", 0) == 0 || address == "::1";
 }
 
-// Which rank of which group speaks, for messages.
+// Which rank of which group speaks, for messages; and the operation in which it is.
 struct Speaker {
-  int rank = 0;           // of the training
-  std::string axis = {};  // empty: all ranks
+  int rank = 0;            // of the training
+  std::string axis = {};   // empty: all ranks
+  std::string place = {};  // Comm::place() on an axis
+  std::shared_ptr<std::atomic<const char*>> inside = std::make_shared<std::atomic<const char*>>(nullptr);
 };
 
 // Runs a step of Gloo; its exceptions (a peer that has closed its connection, a time limit) become ours.
 template <class F>
 void run(const Speaker& speaker, const char* what, const F& f) {
-  failpoint::hit(Failpoint::collective_start);
+  reach_failpoints(speaker.axis);
+  speaker.inside->store(what);
   try {
     f();
   } catch (const std::exception& error) {
-    const std::string of = speaker.axis.empty() ? "" : cat(" of the axis '", speaker.axis, "'");
-    fail(ExitCode::rank_failed, "rank ", speaker.rank, " lost another rank", of, " in ", what, " (", first_line(error),
-         ")");
+    fail(ExitCode::rank_failed, speaker.axis.empty() ? cat("rank ", speaker.rank) : speaker.place + ":",
+         " lost another rank in ", what, " (", first_line(error), ")");
   }
+  speaker.inside->store(nullptr);
 }
 
 c10d::ReduceOp op_of(Reduction reduction) {
@@ -117,6 +119,11 @@ class GlooComm : public Comm {
   int rank() const override { return group_->getRank(); }
   int ranks() const override { return group_->getSize(); }
   std::string describe() const override { return cat(ranks(), " ranks over gloo, ", where_); }
+  std::string place() const override { return speaker_.axis.empty() ? Comm::place() : speaker_.place; }
+  std::string waiting() const override {
+    const char* inside = speaker_.inside->load();
+    return inside != nullptr ? inside : "";
+  }
 
   std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) override {
     std::vector<at::Tensor> tensors{tensor};
@@ -179,7 +186,7 @@ class GlooComm : public Comm {
     // Groups of one split differ in their first member, splits in their number.
     const auto store =
         c10::make_intrusive<c10d::PrefixStore>(cat(group.name, "/", ++splits_, "/", group.members.front()), store_);
-    const Speaker speaker{speaker_.rank, group.name};
+    const Speaker speaker{speaker_.rank, group.name, place_text(group.name, place, size, speaker_.rank)};
     c10::intrusive_ptr<c10d::ProcessGroupGloo> members;
     run(speaker, "the first connection",
         [&] { members = c10::make_intrusive<c10d::ProcessGroupGloo>(store, place, size, group_->getOptions()); });

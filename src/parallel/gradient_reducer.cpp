@@ -13,13 +13,21 @@ namespace {
 
 constexpr int64_t kAlignment = nn::ParameterSet::kGradAlignment;
 
-// Where the gradient of a parameter lies in the set's flat vector.
-int64_t place_of(const nn::Parameter& parameter, const at::Tensor& flat) {
-  return parameter.master.grad().storage_offset() - flat.storage_offset();
-}
-
 int64_t aligned(int64_t size, int64_t unit) {
   return (size + unit - 1) / unit * unit;
+}
+
+// Elements that a parameter takes in the layout: those of the first part, which has the most. So the layouts of all
+// parts of a model agree.
+int64_t room_of(const nn::Parameter& parameter) {
+  const int64_t size = parameter.master.numel();
+  if (parameter.cut.whole() || size == 0) return aligned(size, kAlignment);
+  nn::ParameterCut first = parameter.cut;
+  first.cut.part = 0;
+  int64_t here = 0, most = 0;
+  for (const nn::ParameterCut::Box& box : parameter.cut.boxes()) here += box.size;
+  for (const nn::ParameterCut::Box& box : first.boxes()) most += box.size;
+  return aligned(size / here * most, kAlignment);
 }
 
 }  // namespace
@@ -29,6 +37,7 @@ struct GradientReducer::Extent {
   int64_t begin = 0, end = 0;  // elements of the flat vector
   int group = nn::GradientReady::kNoGroup;
   Residence residence = Residence::whole;
+  int64_t room = 0;  // elements in the layout
   std::vector<size_t> parameters = {};
   std::vector<int> used_by = {};  // groups, also where the gradients are of none
 
@@ -52,12 +61,16 @@ ReducerOptions reducer_options(const config::ParallelConfig& config) {
           .zero = config.zero};
 }
 
-GradientReducer::GradientReducer(nn::ParameterSet& parameters, Comm& comm, const ReducerOptions& options)
-    : parameters_(parameters), comm_(comm) {
+GradientReducer::GradientReducer(nn::ParameterSet& parameters, Comm& comm, const ReducerOptions& options,
+                                 Comm* replicas)
+    : parameters_(parameters), comm_(comm), replicas_(replicas != nullptr && !replicas->alone() ? replicas : nullptr) {
   require(options.dtype == at::kFloat || options.dtype == at::kBFloat16, ExitCode::unexpected,
           "gradients are summed in float32 or bfloat16, not in ", c10::toString(options.dtype));
   require(options.zero >= 0 && options.zero <= 3, ExitCode::unexpected, "there is no zero ", options.zero);
-  require(parameters.flat_grad().defined(), ExitCode::unexpected, "the parameters are laid out for another reducer");
+  require(!parameters.gradients_are_placed(), ExitCode::unexpected, "the parameters are laid out for another reducer");
+  require(replicas_ == nullptr || (options.zero > 0 && !comm_.alone()), ExitCode::unexpected, "groups of ",
+          comm_.ranks(), " ranks with zero ", options.zero, " split nothing");
+  if (comm_.alone() || options.zero == 0) parameters.materialise();
   if (comm_.alone()) return;
   zero_ = std::min<int64_t>(options.zero, 2);
   weights_take_turns_ = options.zero == 3;
@@ -78,7 +91,6 @@ Residence GradientReducer::residence_of(const nn::Parameter& parameter, int64_t 
 }
 
 std::vector<GradientReducer::Extent> GradientReducer::runs_of_parameters(int64_t zero) const {
-  const at::Tensor& flat = parameters_.flat_grad();
   const std::vector<nn::Parameter>& all = parameters_.all();
   const bool apart = std::any_of(all.begin(), all.end(), [&](const nn::Parameter& parameter) {
     return residence_of(parameter, zero) != Residence::whole;
@@ -86,17 +98,18 @@ std::vector<GradientReducer::Extent> GradientReducer::runs_of_parameters(int64_t
   std::vector<Extent> runs;
   for (size_t i = 0; i < all.size(); ++i) {
     const nn::Parameter& parameter = all[i];
-    const int64_t begin = place_of(parameter, flat);
+    const int64_t begin = parameter.place;
     const Residence residence = residence_of(parameter, zero);
     const int group = apart && residence == Residence::whole ? nn::GradientReady::kNoGroup : parameter.group;
     if (!runs.empty()) runs.back().end = begin;
     if (runs.empty() || runs.back().group != group || runs.back().residence != residence) {
       runs.push_back({.begin = begin, .group = group, .residence = residence});
     }
+    runs.back().room += room_of(parameter);
     runs.back().parameters.push_back(i);
     runs.back().used_by.push_back(parameter.group);
   }
-  runs.back().end = flat.numel();
+  runs.back().end = parameters_.flat_size();
   return runs;
 }
 
@@ -128,14 +141,14 @@ void GradientReducer::cut(const ReducerOptions& options) {
         last.group = run.group;
         last.parameters.insert(last.parameters.end(), run.parameters.begin(), run.parameters.end());
         last.used_by.insert(last.used_by.end(), run.used_by.begin(), run.used_by.end());
-        sizes.back() += run.end - run.begin;
+        sizes.back() += run.room;
         std::vector<int>& groups = buckets_.back().groups;
         if (!run.of_no_group() && groups.back() != run.group) groups.push_back(run.group);
         continue;
       }
     }
     joined.push_back(run);
-    sizes.push_back(run.end - run.begin);
+    sizes.push_back(run.room);
     Bucket& bucket = buckets_.emplace_back();
     if (!run.of_no_group()) bucket.groups.push_back(run.group);
   }
@@ -172,7 +185,7 @@ void GradientReducer::lay_out(const std::vector<Extent>& extents) {
     int64_t size = 0;
     for (const size_t member : members) {
       offsets[member] = layout.size + size;
-      size += aligned(parameters_.all()[member].master.numel(), kAlignment);
+      size += room_of(parameters_.all()[member]);
     }
     size = aligned(size, unit);
     buckets_[i].offset = layout.size;
@@ -187,7 +200,7 @@ void GradientReducer::lay_out(const std::vector<Extent>& extents) {
 }
 
 void GradientReducer::make_buffers(at::ScalarType dtype, bool rotate) {
-  const at::TensorOptions floats = parameters_.flat_grad().options();
+  const at::TensorOptions floats = parameters_.all().front().master.options().requires_grad(false);
   const auto piece_of = [&](const Bucket& bucket) {
     return *std::find_if(layout_->pieces.begin(), layout_->pieces.end(),
                          [&](const FlatLayout::Piece& piece) { return piece.offset == bucket.offset; });
@@ -230,6 +243,7 @@ void GradientReducer::make_buffers(at::ScalarType dtype, bool rotate) {
     if (!turns) held += size;
   }
   share_ = at::zeros({layout_->share()}, floats);
+  if (replicas_ != nullptr) crossing_ = dtype == at::kFloat ? share_ : at::zeros_like(share_, at::dtype(dtype));
 
   std::vector<at::Tensor> gradients;
   for (const FlatLayout::Member& member : layout_->members) {
@@ -254,6 +268,7 @@ int64_t GradientReducer::gradient_bytes() const {
   }
   const auto storage = [](const at::Tensor& tensor) { return static_cast<int64_t>(tensor.storage().nbytes()); };
   int64_t bytes = storage(share_) + storage(held_) + storage(turns_[0]) + storage(turns_[1]);
+  if (crossing_.defined() && !crossing_.is_same(share_)) bytes += storage(crossing_);
   std::vector<const void*> counted;
   for (const Bucket& bucket : buckets_) {
     const void* memory = bucket.sent.storage().unsafeGetStorageImpl();
@@ -341,6 +356,11 @@ void GradientReducer::start_next() {
   bucket.pending = layout_ ? comm_.start_reduce_scatter(own_slice(bucket), bucket.sent)
                            : comm_.start_all_reduce(bucket.sent, Reduction::sum);
   ++started_;
+  // What came in between travels on to the other groups, behind the backward pass too.
+  if (replicas_ != nullptr && last_ && started_ >= 3) {
+    const StepClock::Wait waiting(comm_.clock());
+    take_in(buckets_[started_ - 3]);
+  }
   if (started_ < rotating_) open_buffer(started_);
 }
 
@@ -350,15 +370,31 @@ void GradientReducer::take_in(Bucket& bucket) {
   bucket.pending->wait();
   bucket.pending.reset();
   if (layout_) {
-    const at::Tensor sum = own_slice(bucket), place = share_.narrow(0, bucket.offset / comm_.ranks(), sum.numel());
+    const at::Tensor sum = own_slice(bucket), place = place_in_share(bucket, share_);
     if (summed_) {
       place.add_(sum);
     } else {
       place.copy_(sum);
     }
+    if (replicas_ == nullptr || !last_) return;
+    const at::Tensor crossing = place_in_share(bucket, crossing_);
+    if (!crossing_.is_same(share_)) crossing.copy_(place);
+    bucket.crossing = replicas_->start_all_reduce(crossing, Reduction::sum);
   } else if (!bucket.sent.is_same(bucket.gradients)) {
     bucket.gradients.copy_(bucket.sent);
   }
+}
+
+// Where the sum of this rank's slice is, in its share.
+at::Tensor GradientReducer::place_in_share(const Bucket& bucket, const at::Tensor& of) const {
+  return of.narrow(0, bucket.offset / comm_.ranks(), bucket.sent.numel() / comm_.ranks());
+}
+
+void GradientReducer::take_in_crossing(Bucket& bucket) {
+  if (!bucket.crossing) return;
+  bucket.crossing->wait();
+  bucket.crossing.reset();
+  if (!crossing_.is_same(share_)) place_in_share(bucket, share_).copy_(place_in_share(bucket, crossing_));
 }
 
 // All gradients of the micro-batch under way are there.
@@ -373,12 +409,16 @@ void GradientReducer::settle() {
   const at::NoGradGuard no_grad;
   const StepClock::Wait waiting(comm_.clock());
   for (Bucket& bucket : buckets_) take_in(bucket);
+  for (Bucket& bucket : buckets_) take_in_crossing(bucket);
   started_ = 0;
   summed_ = true;
 }
 
 void GradientReducer::abandon() {
-  for (Bucket& bucket : buckets_) bucket.pending.reset();
+  for (Bucket& bucket : buckets_) {
+    bucket.pending.reset();
+    bucket.crossing.reset();
+  }
   started_ = started_early_ = 0;
   open_ = last_ = summed_ = false;
   if (!comm_.alone()) parameters_.gradient_ready()->listen({});

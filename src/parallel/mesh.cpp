@@ -1,5 +1,7 @@
 #include "hrm/parallel/mesh.h"
 
+#include <algorithm>
+
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 
@@ -20,7 +22,15 @@ const char* axis_name(Axis axis) {
 }
 
 MeshShape mesh_shape(const config::ParallelConfig& config) {
-  return {.tensor = static_cast<int>(config.tensor)};
+  return {.tensor = static_cast<int>(config.tensor), .replicas = static_cast<int>(config.replicas)};
+}
+
+void check_groups(const MeshPlace& place, const config::ParallelConfig& config) {
+  require(config.replicas == 1 || place.size(Axis::shard) > 1, ExitCode::usage, "parallel.replicas = ", config.replicas,
+          " leaves each of the ", place.size(Axis::data), " data ranks alone in its group, so that parallel.zero = ",
+          config.zero,
+          " has nothing to split; start more ranks, lower parallel.replicas, or set parallel.replicas to 1 and "
+          "parallel.zero to 0");
 }
 
 MeshPlace::MeshPlace(int rank, int ranks, const MeshShape& shape)
@@ -32,7 +42,8 @@ MeshPlace::MeshPlace(int rank, int ranks, const MeshShape& shape)
           " ranks, or lower parallel.tensor");
   const int data = ranks / tensor_;
   require(data % replicas_ == 0, ExitCode::usage, data, " data ranks (", ranks, " ranks, parallel.tensor = ", tensor_,
-          ") cannot be divided into parallel.replicas = ", replicas_, " groups; choose a divisor of ", data);
+          ") cannot be divided into parallel.replicas = ", replicas_, " groups; choose a divisor of ", data,
+          ", or start a multiple of ", tensor_ * replicas_, " ranks");
   shards_ = data / replicas_;
 }
 
@@ -91,7 +102,7 @@ std::string MeshPlace::describe() const {
 
 Mesh::Mesh(std::shared_ptr<Comm> world, const MeshShape& shape)
     : world_(std::move(world)), place_(world_->rank(), world_->ranks(), shape) {
-  for (const Axis axis : {Axis::tensor, Axis::shard, Axis::replica, Axis::data}) {
+  for (const Axis axis : kAllAxes) {
     std::shared_ptr<Comm>& comm = axes_[static_cast<size_t>(axis)];
     const int size = place_.size(axis);
     if (size == 1) {
@@ -103,11 +114,44 @@ Mesh::Mesh(std::shared_ptr<Comm> world, const MeshShape& shape)
     } else if (axis == Axis::data && place_.size(Axis::shard) == 1) {
       comm = axes_[static_cast<size_t>(Axis::replica)];
     } else {
-      comm = world_->split({.name = axis_name(axis),
+      const bool is_data = axis == Axis::shard && place_.size(Axis::replica) == 1;
+      comm = world_->split({.name = axis_name(is_data ? Axis::data : axis),
                             .members = place_.members(axis),
                             .priority = axis == Axis::tensor ? Priority::urgent : Priority::background});
     }
   }
+}
+
+// Each Comm once: axes share them.
+std::string Mesh::place_on(const Comm& comm) const {
+  const bool is_world = &comm == world_.get();
+  if (!is_world) return comm.place();
+  if (place_.size(Axis::data) < comm.ranks()) return cat("all ranks, ", comm.place());
+  return place_text(axis_name(Axis::data), comm.rank(), comm.ranks(), comm.rank());
+}
+
+std::string Mesh::waiting() const {
+  std::vector<const Comm*> comms{world_.get()};
+  for (const auto& axis : axes_) comms.push_back(axis.get());
+  for (const Comm* comm : comms) {
+    if (const std::string inside = comm->waiting(); !inside.empty()) return cat(inside, ": ", place_on(*comm));
+  }
+  return {};
+}
+
+std::string Mesh::progress() const {
+  std::string text;
+  std::vector<const Comm*> told;
+  const auto tell = [&](const Comm* comm) {
+    if (std::count(told.begin(), told.end(), comm) > 0) return;
+    told.push_back(comm);
+    const std::string progress = comm->progress();
+    if (!progress.empty()) text += cat(text.empty() ? "" : "; ", place_on(*comm), ": ", progress);
+  };
+  tell(world_.get());
+  for (const auto& axis : axes_) tell(axis.get());
+  if (text.empty() || place_.size(Axis::tensor) == 1) return text;
+  return cat(text, "; operations of the tensor axis are not marked");
 }
 
 }  // namespace hrm::parallel

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hrm/base/error.h"
+#include "hrm/ops/grad_norm.h"
 #include "parallel/over_ranks.h"
 
 namespace hrm::parallel {
@@ -57,6 +58,7 @@ ParameterShards::ParameterShards(nn::ParameterSet& parameters, Comm& comm, const
                      [](const auto& a, const auto& b) { return a.groups[0] > b.groups[0]; });
     if (!units.empty()) weights_ = std::make_unique<WeightGather>(parameters_, comm_, std::move(units), options);
   }
+  parameters_.materialise();  // frozen weights that every rank has
   const at::TensorOptions floats = gradients_.options();
   for (size_t i = 0; i < moment_names_.size(); ++i) moments_.push_back(at::zeros({layout_.share()}, floats));
   moved_ = at::zeros({2}, floats.dtype(at::kDouble));
@@ -82,6 +84,7 @@ std::vector<WeightGather::Unit> ParameterShards::place_masters(const std::vector
   whole_ = at::zeros({whole}, floats);
   shard_ = at::zeros({shard_layout_.share()}, floats);
 
+  bool gathers = false;
   std::vector<WeightGather::Unit> units;
   for (size_t i = 0; i < layout_.pieces.size(); ++i) {
     const FlatLayout::Piece &piece = layout_.pieces[i], &place = places[i];
@@ -108,14 +111,18 @@ std::vector<WeightGather::Unit> ParameterShards::place_masters(const std::vector
           part.master = whole_.narrow(0, place.offset + first - piece.offset, part.size);
         } else {
           part.master = shard_.narrow(0, own + first - begin, part.size);
-          part.master.copy_(parameter.master.detach().view(-1).narrow(0, first - member.offset, part.size));
+          parameters_.read_master(m, first - member.offset, part.master);
         }
         parts_.push_back(part);
       }
       if (uses[i].residence == Residence::copies) {
         if (!copies.all.defined()) copies.all = at::zeros({piece.size}, parameter.compute.options());
         const at::Tensor there = copies.all.narrow(0, offset, size).view(member.sizes);
-        there.copy_(parameter.compute);
+        if (parameter.outlined) {
+          gathers = true;
+        } else {
+          there.copy_(parameter.compute);
+        }
         parameters_.place_compute(m, there.variable_data());
       } else if (uses[i].residence == Residence::turns) {
         unit.dtype = parameter.compute.scalar_type();
@@ -130,6 +137,7 @@ std::vector<WeightGather::Unit> ParameterShards::place_masters(const std::vector
       units.push_back(std::move(unit));
     }
   }
+  if (gathers) gather();  // the others' parts of what was an outline
   return units;
 }
 
@@ -156,17 +164,34 @@ optim::ParameterGroup ParameterShards::group(double weight_decay) const {
   return group;
 }
 
-optim::GradNorm ParameterShards::global_norm(double max_norm, const optim::GradNormExtras& extras) const {
-  const at::Tensor norm = at::linalg_vector_norm(gradients_, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
-  return norm_over_ranks(comm_, norm, max_norm, extras);
+std::vector<TensorGradients::HeldAlike> ParameterShards::held_alike() const {
+  std::vector<TensorGradients::HeldAlike> held;
+  for (const Part& part : parts_) {
+    const nn::Parameter& parameter = parameters_.all()[part.member];
+    if (!parameter.cut.whole()) continue;
+    held.push_back({gradients_.narrow(0, part.share, part.size), part.master, parameter.sum_over_parts});
+  }
+  return held;
+}
+
+optim::GradNorm ParameterShards::global_norm(double max_norm, const optim::GradNormExtras& extras,
+                                             const TensorGradients* parts) const {
+  if (parts != nullptr) return norm_over_ranks({&comm_, &parts->comm()}, parts->own_norm(), max_norm, extras);
+  return norm_over_ranks({&comm_}, ops::float64_norm(gradients_), max_norm, extras);
 }
 
 void ParameterShards::step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale,
-                           const at::Tensor& skip, const at::Tensor& update_ratio) {
-  optimizer.step(lr, grad_scale, skip, moved_);
+                           const at::Tensor& skip, const at::Tensor& update_ratio, const TensorGradients* parts) {
+  std::vector<Comm*> axes{&comm_};
+  if (parts != nullptr) {
+    parts->step_own(optimizer, lr, grad_scale, skip, moved_);
+    axes.push_back(&parts->comm());
+  } else {
+    optimizer.step(lr, grad_scale, skip, moved_);
+  }
   gather();
   parameters_.refresh_compute();
-  ratio_over_ranks(comm_, moved_, update_ratio);
+  ratio_over_ranks(axes, moved_, update_ratio);
 }
 
 void ParameterShards::gather() {

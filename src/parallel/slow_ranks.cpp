@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "hrm/base/error.h"
 
@@ -28,7 +29,14 @@ SlowRanks::SlowRanks(int ranks, int64_t steps, double factor)
       own_ms_(static_cast<size_t>(ranks)),
       slow_(static_cast<size_t>(ranks), false) {}
 
-std::string SlowRanks::add(const double* own_ms) {
+void SlowRanks::set_mesh(std::function<std::string(int rank)> place_of, std::vector<std::string> axes) {
+  place_of_ = std::move(place_of);
+  axes_ = std::move(axes);
+  waited_ms_.assign(axes_.size(), 0);
+}
+
+std::string SlowRanks::add(const double* own_ms, const double* waited_ms) {
+  for (size_t axis = 0; waited_ms != nullptr && axis < axes_.size(); ++axis) waited_ms_[axis] += waited_ms[axis];
   for (size_t rank = 0; rank < own_ms_.size(); ++rank) own_ms_[rank].push_back(own_ms[rank]);
   if (static_cast<int64_t>(own_ms_[0].size()) < steps_) return "";
 
@@ -41,15 +49,25 @@ std::string SlowRanks::add(const double* own_ms) {
     steps.clear();
   }
   const double usual = median(known);
+  std::string axis;  // on which the others wait
+  if (const auto longest = std::max_element(waited_ms_.begin(), waited_ms_.end());
+      longest != waited_ms_.end() && *longest > 0) {
+    axis = cat("; they wait most on the ", axes_[static_cast<size_t>(longest - waited_ms_.begin())], " axis, ",
+               ms(*longest / static_cast<double>(steps_ * ranks_)), " a step");
+  }
+  std::fill(waited_ms_.begin(), waited_ms_.end(), 0);
   std::string text;
   for (size_t rank = 0; rank < medians.size(); ++rank) {
     const bool slow = medians[rank] > factor_ * usual;
-    if (slow && !slow_[rank]) text += cat(text.empty() ? "rank " : ", rank ", rank, " (", ms(medians[rank]), ")");
+    if (slow && !slow_[rank]) {
+      text += cat(text.empty() ? "rank " : ", rank ", rank, " (", ms(medians[rank]),
+                  place_of_ ? "; " + place_of_(static_cast<int>(rank)) : "", ")");
+    }
     slow_[rank] = slow;
   }
   if (text.empty()) return text;
   return cat("slow, and all others wait: ", text, " where the median of ", ranks_, " ranks works ", ms(usual),
-             " a step; is its GPU throttled or shared, its host short of cores?");
+             " a step", axis, "; is its GPU throttled or shared, its host short of cores?");
 }
 
 }  // namespace hrm::parallel

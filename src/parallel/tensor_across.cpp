@@ -88,6 +88,19 @@ struct Share : torch::autograd::Function<Share> {
   }
 };
 
+class PendingMove : public nn::Moving {
+ public:
+  PendingMove(const Comm& comm, std::unique_ptr<Pending> pending) : comm_(comm), pending_(std::move(pending)) {}
+  void wait() override {
+    const StepClock::Wait waiting(comm_.clock());
+    pending_->wait();
+  }
+
+ private:
+  const Comm& comm_;
+  std::unique_ptr<Pending> pending_;
+};
+
 class CommAcross : public nn::TensorAcross {
  public:
   explicit CommAcross(std::shared_ptr<Comm> comm) : comm_(std::move(comm)) {}
@@ -121,6 +134,20 @@ class CommAcross : public nn::TensorAcross {
     const at::Tensor all = at::empty(sizes, own.options());
     comm_->all_gather(all, own.contiguous().unsqueeze(0));
     return all;
+  }
+
+  std::unique_ptr<nn::Moving> start_gather(const at::Tensor& all, const at::Tensor& rows) const override {
+    return std::make_unique<PendingMove>(*comm_, comm_->start_all_gather(all, rows));
+  }
+
+  std::unique_ptr<nn::Moving> start_exchange(const at::Tensor& pieces, const at::Tensor& sums) const override {
+    std::vector<Transfer> sends, receives;
+    for (int peer = 0; peer < comm_->ranks(); ++peer) {
+      if (peer == comm_->rank()) continue;
+      sends.push_back({sums[peer], peer});
+      receives.push_back({pieces[peer], peer});
+    }
+    return std::make_unique<PendingMove>(*comm_, comm_->start_exchange(sends, receives));
   }
 
  private:

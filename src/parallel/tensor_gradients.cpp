@@ -2,33 +2,72 @@
 
 #include <ATen/ATen.h>
 
-#include <tuple>
-
 #include "hrm/base/error.h"
+#include "hrm/ops/grad_norm.h"
 #include "parallel/over_ranks.h"
 
 namespace hrm::parallel {
+namespace {
 
-TensorGradients::TensorGradients(nn::ParameterSet& parameters, Comm& comm) : parameters_(parameters), comm_(comm) {
-  require(parameters.flat_grad().defined(), ExitCode::unexpected,
+at::Tensor norm_of(const at::Tensor& t) {
+  return t.numel() == 0 ? at::zeros({}, t.options().dtype(at::kDouble)) : ops::float64_norm(t);
+}
+
+std::vector<TensorGradients::HeldAlike> held_alike_of(const nn::ParameterSet& parameters) {
+  std::vector<TensorGradients::HeldAlike> held;
+  for (const nn::Parameter& parameter : parameters.all()) {
+    if (!parameter.cut.whole()) continue;
+    held.push_back({parameter.master.grad(), parameter.master.detach(), parameter.sum_over_parts});
+  }
+  return held;
+}
+
+// Views of one vector, of the sizes of `like`.
+std::vector<at::Tensor> places_in(const at::Tensor& joined, const std::vector<at::Tensor>& like) {
+  std::vector<at::Tensor> places;
+  int64_t offset = 0;
+  for (const at::Tensor& tensor : like) {
+    places.push_back(joined.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+    offset += tensor.numel();
+  }
+  return places;
+}
+
+}  // namespace
+
+TensorGradients::TensorGradients(nn::ParameterSet& parameters, Comm& comm) : comm_(comm), all_(parameters.flat_grad()) {
+  require(all_.defined(), ExitCode::unexpected,
           "the gradients of a model that is cut must be in the buffer of its parameter set");
+  take(held_alike_of(parameters));
+}
+
+TensorGradients::TensorGradients(const at::Tensor& all, const std::vector<HeldAlike>& held_alike, Comm& comm)
+    : comm_(comm), all_(all) {
+  take(held_alike);
+}
+
+void TensorGradients::take(const std::vector<HeldAlike>& held_alike) {
   int64_t size = 0, size_to_sum = 0;
   for (const bool summed : {true, false}) {
-    for (const nn::Parameter& parameter : parameters.all()) {
-      if (!parameter.cut.whole() || parameter.sum_over_parts != summed) continue;
-      gradients_.push_back(parameter.master.grad());
-      size += parameter.master.numel();
+    for (const HeldAlike& held : held_alike) {
+      if (held.sum != summed) continue;
+      gradients_.push_back(held.gradient);
+      masters_.push_back(held.master);
+      size += held.gradient.numel();
     }
-    if (summed) std::tie(summed_, size_to_sum) = std::tuple(gradients_.size(), size);
+    if (!summed) continue;
+    summed_ = gradients_.size();
+    size_to_sum = size;
   }
-  joined_ = at::zeros({size}, parameters.flat_grad().options());
-  moved_ = at::zeros({2}, joined_.options().dtype(at::kDouble));
+  joined_ = at::zeros({size}, all_.options());
   to_sum_ = joined_.narrow(0, 0, size_to_sum);
-  int64_t offset = 0;
-  for (const at::Tensor& gradient : gradients_) {
-    places_.push_back(joined_.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
-    offset += gradient.numel();
-  }
+  places_ = places_in(joined_, gradients_);
+  moved_ = at::zeros({2}, joined_.options().dtype(at::kDouble));
+  if (comm_.main()) return;
+  before_ = at::zeros_like(joined_);
+  change_ = at::zeros_like(joined_);
+  before_places_ = places_in(before_, masters_);
+  change_places_ = places_in(change_, masters_);
 }
 
 void TensorGradients::sum() {
@@ -40,19 +79,33 @@ void TensorGradients::sum() {
   at::_foreach_copy_(at::TensorList(gradients_).slice(0, summed_), at::TensorList(places_).slice(0, summed_));
 }
 
+at::Tensor TensorGradients::own_norm() const {
+  const at::Tensor norm = norm_of(all_);
+  if (comm_.main()) return norm;
+  return (norm.square() - norm_of(joined_).square()).clamp_min(0).sqrt();
+}
+
 optim::GradNorm TensorGradients::global_norm(double max_norm, const optim::GradNormExtras& extras) const {
-  const auto norm_of = [](const at::Tensor& t) {
-    return at::linalg_vector_norm(t, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
-  };
-  at::Tensor norm = norm_of(parameters_.flat_grad());
-  if (!comm_.main()) norm = (norm.square() - norm_of(joined_).square()).clamp_min(0).sqrt();
-  return norm_over_ranks(comm_, norm, max_norm, extras);
+  return norm_over_ranks({&comm_}, own_norm(), max_norm, extras);
+}
+
+void TensorGradients::step_own(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale,
+                               const at::Tensor& skip, const at::Tensor& moved) const {
+  const bool counted_elsewhere = !comm_.main() && !masters_.empty();
+  const at::NoGradGuard no_grad;
+  if (counted_elsewhere) at::_foreach_copy_(before_places_, masters_);
+  optimizer.step(lr, grad_scale, skip, moved);
+  if (!counted_elsewhere) return;
+  at::_foreach_copy_(change_places_, masters_);
+  const at::Tensor change = norm_of(change_ - before_), before = norm_of(before_);
+  // Both are 0 for a step that was left out, and stay so.
+  at::Tensor(moved).sub_(at::stack({change, before}).square()).clamp_min_(0);
 }
 
 void TensorGradients::step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale,
                            const at::Tensor& skip, const at::Tensor& update_ratio) const {
-  optimizer.step(lr, grad_scale, skip, moved_);
-  ratio_over_ranks(comm_, moved_, update_ratio);
+  step_own(optimizer, lr, grad_scale, skip, moved_);
+  ratio_over_ranks({&comm_}, moved_, update_ratio);
 }
 
 }  // namespace hrm::parallel

@@ -97,12 +97,15 @@ class Letters : public Pending {
 
 class ThreadComm : public Comm {
  public:
-  ThreadComm(std::shared_ptr<Table> table, int rank, int ranks)
-      : table_(std::move(table)), rank_(rank), ranks_(ranks) {}
+  ThreadComm(std::shared_ptr<Table> table, int rank, int ranks, int global, std::string axis = {})
+      : table_(std::move(table)), rank_(rank), ranks_(ranks), global_(global), axis_(std::move(axis)) {}
 
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
   std::string describe() const override { return cat(ranks_, " ranks as threads of one process"); }
+  std::string place() const override {
+    return axis_.empty() ? Comm::place() : place_text(axis_, rank_, ranks_, global_);
+  }
 
   std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) override {
     combine(tensor, [&](const std::vector<at::Tensor>& all) {
@@ -170,7 +173,7 @@ class ThreadComm : public Comm {
   std::unique_ptr<Comm> split(const Subgroup& group) override {
     const int place = place_in(group), size = static_cast<int>(group.members.size());
     return std::make_unique<ThreadComm>(table_->of_group(cat(group.name, " ", group.members.front()), size), place,
-                                        size);
+                                        size, global_, group.name);
   }
 
   void broadcast(const at::Tensor& tensor, int root) override {
@@ -191,7 +194,8 @@ class ThreadComm : public Comm {
   }
 
   std::shared_ptr<Table> table_;
-  int rank_, ranks_;
+  int rank_, ranks_, global_;
+  std::string axis_;
 };
 
 }  // namespace
@@ -199,7 +203,7 @@ class ThreadComm : public Comm {
 std::vector<std::unique_ptr<Comm>> make_thread_comms(int ranks, double timeout_s) {
   const auto table = std::make_shared<Table>(ranks, timeout_s);
   std::vector<std::unique_ptr<Comm>> comms;
-  for (int rank = 0; rank < ranks; ++rank) comms.push_back(std::make_unique<ThreadComm>(table, rank, ranks));
+  for (int rank = 0; rank < ranks; ++rank) comms.push_back(std::make_unique<ThreadComm>(table, rank, ranks, rank));
   return comms;
 }
 

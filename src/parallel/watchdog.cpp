@@ -56,15 +56,21 @@ enum class Status : char {
   finished = 'f',  // has ended well
 };
 
-// What a rank writes with every heartbeat: "17 1203 1203 r step".
+constexpr const char* kWaits = " | ";  // in a heartbeat, before what the rank waits in
+
+// What a rank writes with every heartbeat: "17 1203 1203 r step", and behind kWaits in which operation it waits.
 struct Heartbeat {
   int64_t count = 0;  // of heartbeats
   int64_t marks = 0;  // calls of at()
   int64_t step = 0;
   Status status = Status::running;
   std::string doing;
+  std::string waits = {};  // empty: in none that is known
 
-  std::string text() const { return cat(count, ' ', marks, ' ', step, ' ', static_cast<char>(status), ' ', doing); }
+  std::string text() const {
+    return cat(count, ' ', marks, ' ', step, ' ', static_cast<char>(status), ' ', doing,
+               waits.empty() ? "" : kWaits + waits);
+  }
   static std::optional<Heartbeat> parse(const std::string& text) {
     Heartbeat beat;
     char status = 0;
@@ -73,9 +79,14 @@ struct Heartbeat {
     beat.status = static_cast<Status>(status);
     std::getline(in >> std::ws, beat.doing);
     beat.doing = printable(beat.doing);
+    if (const size_t at = beat.doing.find(kWaits); at != std::string::npos) {
+      beat.waits = beat.doing.substr(at + std::string(kWaits).size());
+      beat.doing.resize(at);
+    }
     return beat;
   }
   std::string place() const { return cat("at step ", step, " (", doing, ")"); }
+  std::string place_and_wait() const { return waits.empty() ? place() : cat(place(), " in ", waits); }
 };
 
 const std::string failure_key = "watchdog/failure";
@@ -100,13 +111,6 @@ Failure failure_of(const std::string& text) {
   failure.sentence = printable(sentence);
   failure.code = code > 0 ? static_cast<ExitCode>(code) : ExitCode::rank_failed;
   return failure;
-}
-
-// "rank 3", "ranks 3, 5".
-std::string names_of(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += cat(i == 0 ? "" : ", ", ranks[i]);
-  return text;
 }
 
 // The last way out, when even leaving hangs.
@@ -148,7 +152,8 @@ struct Watchdog::State {
   bool ended = false;          // the exchange thread is about to end,
   bool hanging = false;        // or hangs in the store and is left to itself
   std::optional<Failure> failure;
-  std::function<std::string()> report;
+  std::function<std::string()> report, waiting;
+  std::function<std::string(int)> place_of;
   std::function<void(const Failure&)> before_leaving;
   std::atomic<int64_t> progress{0};  // of the exchange thread
 
@@ -157,9 +162,25 @@ struct Watchdog::State {
   double longest_tick() const { return std::max(2 * options.heartbeat_s, options.timeout_s / 4); }
   bool keeps_store() const { return rank == 0 && !options.agent_store; }
 
-  Failure keeper_gone(const std::string& how) const {
-    return {options.agent_store ? -1 : 0,
-            cat(options.agent_store ? "the launcher's agent" : "rank 0", ", which keeps the store, is gone: ", how)};
+  // "rank 3", "ranks 3, 5"; of a mesh with several axes "rank 3 (data 1 of 2, tensor 1 of 2)".
+  std::string names_of(const std::vector<int>& names, bool locked = false) {
+    std::unique_lock lock(mutex, std::defer_lock);
+    if (!locked) lock.lock();
+    std::string text = names.size() == 1 ? "rank " : "ranks ";
+    for (size_t i = 0; i < names.size(); ++i) {
+      const std::string place = place_of ? place_of(names[i]) : "";
+      text += cat(i == 0 ? "" : ", ", names[i], place.empty() ? "" : cat(" (", place, ")"));
+    }
+    return text;
+  }
+  std::string waits_in() {
+    const std::lock_guard lock(mutex);
+    return waiting ? waiting() : "";
+  }
+
+  Failure keeper_gone(const std::string& how, bool locked = false) {
+    return {options.agent_store ? -1 : 0, cat(options.agent_store ? "the launcher's agent" : names_of({0}, locked),
+                                              ", which keeps the store, is gone: ", how)};
   }
 
   // ---- the rest is the exchange thread's ----
@@ -228,7 +249,7 @@ struct Watchdog::State {
 
   void write(Status status) {
     progress.fetch_add(1);
-    const Heartbeat beat{++beats, marks.load(), step.load(), status, doing.load()};
+    const Heartbeat beat{++beats, marks.load(), step.load(), status, doing.load(), waits_in()};
     store->set(heartbeat_key(rank), beat.text());
   }
 
@@ -317,6 +338,9 @@ struct Watchdog::State {
         return select([&](const Peer* other) { return other->beat->doing == peer->beat->doing; }).size() == 1;
       });
       if (behind.size() > 1 || still.size() == 2) behind.clear();
+      // Those that the others wait for wait for nobody themselves.
+      if (behind.empty()) behind = select([](const Peer* peer) { return peer->beat->waits.empty(); });
+      if (behind.size() == still.size()) behind.clear();
     }
 
     if (ranks == 1) {
@@ -329,7 +353,7 @@ struct Watchdog::State {
     if (behind.empty()) {
       std::string places;
       for (const Peer* peer : still) {
-        const std::string place = peer->beat->place();
+        const std::string place = peer->beat->place_and_wait();
         if (places.find(place) == std::string::npos) places += (places.empty() ? "" : ", ") + place;
       }
       return Failure{-1, cat("the training is stuck: ", stand, ", and none is behind: ", places)};
@@ -337,9 +361,10 @@ struct Watchdog::State {
     std::vector<int> names;
     for (const Peer* peer : behind) names.push_back(peer->rank);
     const auto ahead = select([&](const Peer* peer) { return !std::count(names.begin(), names.end(), peer->rank); });
-    return Failure{names[0],
-                   cat(names_of(names), names.size() == 1 ? " is" : " are", " stuck ", behind[0]->beat->place(), ": ",
-                       stand, ahead.empty() ? "" : cat(", rank ", ahead[0]->rank, " waits ", ahead[0]->beat->place()))};
+    return Failure{
+        names[0],
+        cat(names_of(names), names.size() == 1 ? " is" : " are", " stuck ", behind[0]->beat->place(), ": ", stand,
+            ahead.empty() ? "" : cat(", rank ", ahead[0]->rank, " waits ", ahead[0]->beat->place_and_wait()))};
   }
 
   // The store ends with this rank. The others have read why when they need it no more.
@@ -372,7 +397,7 @@ struct Watchdog::State {
         seen = now_at;
         since = now;
       } else if (now - since >= options.timeout_s && !over()) {
-        failure = keeper_gone("no answer for " + human_seconds(options.timeout_s));
+        failure = keeper_gone("no answer for " + human_seconds(options.timeout_s), /*locked=*/true);
         hanging = true;
         changed.notify_all();
       }
@@ -412,7 +437,14 @@ void Watchdog::at(int64_t step, const char* doing) {
 
 void Watchdog::set_report(std::function<std::string()> report) {
   std::lock_guard lock(state_->mutex);
-  state_->report = std::move(report);
+  state_->report.swap(report);
+}
+
+void Watchdog::set_mesh(std::function<std::string(int rank)> place_of, std::function<std::string()> waiting) {
+  // What was there before may take long to go, and goes without the lock.
+  std::lock_guard lock(state_->mutex);
+  state_->place_of.swap(place_of);
+  state_->waiting.swap(waiting);
 }
 
 void Watchdog::set_before_leaving(std::function<void(const Failure&)> call) {
@@ -488,6 +520,9 @@ void Watchdog::leave(const Failure& failure) {
     for (const std::string& call : calls) log::info("  ", call);
   }
   std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (const std::string waits = lock && state_->waiting ? state_->waiting() : ""; !waits.empty()) {
+    log::info("rank ", state_->rank, " waits in ", waits);
+  }
   if (lock && state_->report) log::info("rank ", state_->rank, ": ", state_->report());
   std::cout.flush();
   std::fflush(nullptr);

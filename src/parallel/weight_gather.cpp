@@ -117,10 +117,15 @@ void WeightGather::use(int block, int direction) {
   }
 }
 
+bool builds_outline(const config::ParallelConfig& config, const Comm& comm) {
+  return config.zero == 3 && !comm.alone();
+}
+
 std::vector<WeightGather::Unit> frozen_units(const nn::ParameterSet& parameters, const Comm& comm) {
   const at::NoGradGuard no_grad;
   std::vector<WeightGather::Unit> units;
   const std::vector<nn::FrozenTensor>& frozen = parameters.frozen();
+  nn::FrozenReader reader;
   int last = -1;
   for (const nn::FrozenTensor& each : frozen) last = std::max(last, each.group);
   for (int group = last; group >= 0; --group) {  // backward passes complete the first group first
@@ -134,12 +139,15 @@ std::vector<WeightGather::Unit> frozen_units(const nn::ParameterSet& parameters,
     }
     bytes = rounded_up(bytes, comm.ranks() * kAlignedBytes);
     const at::TensorOptions options = frozen[unit.members.front().index].tensor.options();
-    const at::Tensor whole = at::zeros({bytes}, options.dtype(at::kByte).requires_grad(false));
+    const int64_t begin = comm.rank() * (bytes / comm.ranks()), end = begin + bytes / comm.ranks();
+    unit.source = at::zeros({end - begin}, options.dtype(at::kByte).requires_grad(false));
     for (const auto& member : unit.members) {
-      const at::Tensor flat = frozen[member.index].tensor.detach().contiguous().view(-1).view(at::kByte);
-      whole.narrow(0, member.offset, flat.numel()).copy_(flat);
+      const auto size = static_cast<int64_t>(frozen[member.index].tensor.nbytes());
+      const int64_t first = std::max(begin, member.offset), last_byte = std::min(end, member.offset + size);
+      if (first >= last_byte) continue;
+      const at::Tensor place = unit.source.narrow(0, first - begin, last_byte - first);
+      reader.read(frozen[member.index], first - member.offset, place);
     }
-    unit.source = whole.narrow(0, comm.rank() * (bytes / comm.ranks()), bytes / comm.ranks()).clone();
     units.push_back(std::move(unit));
   }
   return units;

@@ -1,6 +1,7 @@
 #include "hrm/runtime/captured_step.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -57,6 +58,8 @@ Pool& pool() {
   return instance;
 }
 
+std::atomic<uint64_t> launches{0};
+
 // A capture from begin() to finish(), and the graph that it gave. (at::cuda::CUDAGraph does the same, but leaves
 // the allocators and the random generator in the state of a capture when one fails.)
 class Graph {
@@ -94,6 +97,7 @@ class Graph {
   }
 
   void replay() {
+    ++launches;
     C10_CUDA_CHECK(cudaGraphLaunch(exec_, c10::cuda::getCurrentCUDAStream(stream_.device_index()).stream()));
   }
 
@@ -235,6 +239,10 @@ void CapturedStep::forget_others(const Key& key) {
   graphs_ -= std::erase_if(entries_, is_other);
 }
 
+uint64_t graph_launches() {
+  return launches;
+}
+
 int64_t graph_pool_bytes_in_use() {
   int64_t bytes = 0;
   if (pool().graphs == 0) return bytes;
@@ -254,6 +262,10 @@ void CapturedStep::run(const Key&, const std::vector<at::Tensor>&, const std::fu
 }
 
 void CapturedStep::forget_others(const Key&) {}
+
+uint64_t graph_launches() {
+  return 0;
+}
 
 int64_t graph_pool_bytes_in_use() {
   return 0;

@@ -25,18 +25,25 @@ bool inside(int64_t first, int64_t count, int64_t size) {
 
 void add_runs(std::vector<StateRun>& runs, const StateBox& box, c10::IntArrayRef here, c10::IntArrayRef whole) {
   const size_t dims = box.sizes.size();
-  require_box(dims > 0 && box.here.size() == dims && box.there.size() == dims, box,
+  const bool packed = box.here.size() == 1 && dims > 1;
+  require_box(dims > 0 && (packed || box.here.size() == dims) && box.there.size() == dims, box,
               "has another number of places than of sizes");
-  std::vector<int64_t> local(here.begin(), here.end()), all(whole.begin(), whole.end());
+  std::vector<int64_t> local(here.begin(), here.end()), all(whole.begin(), whole.end()), start = box.here;
   if (dims == 1) {
     local = {count_of(here)};
     all = {count_of(whole)};
+  } else if (packed) {
+    local = box.sizes;
+    start.assign(dims, 0);
   }
   require_box(local.size() == dims && all.size() == dims, box, "has another number of dimensions than the tensor");
   for (size_t d = 0; d < dims; ++d) {
-    require_box(inside(box.here[d], box.sizes[d], local[d]), box, "is not inside the part");
+    require_box(inside(start[d], box.sizes[d], local[d]), box, "is not inside the part");
     require_box(inside(box.there[d], box.sizes[d], all[d]), box, "is not inside the whole tensor");
   }
+  // Of a box that is inside the whole, so that the product is not too large.
+  const int64_t before = packed ? box.here[0] : 0;
+  require_box(!packed || inside(before, count_of(box.sizes), count_of(here)), box, "is not inside the part");
   if (count_of(box.sizes) == 0) return;
   // Dimensions from `inner` on are one run: those behind the first of them are full on both sides.
   size_t inner = dims - 1;
@@ -45,14 +52,14 @@ void add_runs(std::vector<StateRun>& runs, const StateBox& box, c10::IntArrayRef
     length *= box.sizes[--inner];
   }
   const auto place = [dims](const std::vector<int64_t>& of, const std::vector<int64_t>& index,
-                            const std::vector<int64_t>& start) {
+                            const std::vector<int64_t>& first) {
     int64_t offset = 0;
-    for (size_t d = 0; d < dims; ++d) offset = offset * of[d] + start[d] + index[d];
+    for (size_t d = 0; d < dims; ++d) offset = offset * of[d] + first[d] + index[d];
     return offset;
   };
   std::vector<int64_t> index(dims, 0);
   while (true) {
-    runs.push_back({place(local, index, box.here), place(all, index, box.there), length});
+    runs.push_back({before + place(local, index, start), place(all, index, box.there), length});
     size_t d = inner;
     while (d > 0 && ++index[d - 1] == box.sizes[d - 1]) index[--d] = 0;
     if (d == 0) return;

@@ -49,6 +49,7 @@ void MetricWindow::clear(int64_t step, double end_s) {
   first_step_ = step;
   start_ = end_s;
   paused_s_ = data_wait_ms_ = rank_wait_ms_ = 0;
+  axis_wait_ms_ = {};
 }
 
 }  // namespace hrm::train

@@ -36,7 +36,13 @@ class MetricWindow : public Stateful {
   // The host has queued a step, or waited within it: for data; for other ranks, of all ranks together.
   void queued(int64_t step, double now_s) { queued_at_[static_cast<size_t>(step % kQueued)] = now_s; }
   void add_data_wait(double ms) { data_wait_ms_ += ms; }
-  void add_rank_wait(double ms) { rank_wait_ms_ += ms; }
+  // `axis_ms`: of it on each axis of the mesh; null: not known.
+  void add_rank_wait(double ms, const double* axis_ms = nullptr) {
+    rank_wait_ms_ += ms;
+    for (size_t axis = 0; axis_ms != nullptr && axis < axis_wait_ms_.size(); ++axis) {
+      axis_wait_ms_[axis] += axis_ms[axis];
+    }
+  }
   // Time of evaluations and checkpoints, which belongs to no step.
   void add_pause(double seconds) { paused_s_ += seconds; }
 
@@ -49,6 +55,7 @@ class MetricWindow : public Stateful {
   double sum(Extra extra) const { return sums_.const_data_ptr<double>()[task_sums_ + extra]; }
   double mean(Extra extra) const { return sum(extra) / steps_or_one(); }
   double mean_rank_wait_ms() const { return rank_wait_ms_ / steps_or_one(); }
+  double mean_axis_wait_ms(size_t axis) const { return axis_wait_ms_[axis] / steps_or_one(); }
 
   // Means over the steps of this process, of a window that ends with `step`.
   struct Times {
@@ -77,6 +84,7 @@ class MetricWindow : public Stateful {
   std::array<double, kQueued> queued_at_{};     // step s: [s % kQueued], s, monotonic
   double paused_s_ = 0;                         // since start_
   double data_wait_ms_ = 0, rank_wait_ms_ = 0;  // of this window
+  std::array<double, parallel::kAxes> axis_wait_ms_{};
 };
 
 }  // namespace hrm::train

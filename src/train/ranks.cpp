@@ -68,6 +68,7 @@ Ranks meet(const parallel::Launch& launch, const config::Config& all, const para
   if (error.code == ExitCode::rank_failed) {
     // A broken connection does not tell who is at fault, heartbeats do: the watchdog ends this process then.
     ranks.watchdog->suspect();
+    log::info(error.sentence);
     std::this_thread::sleep_for(std::chrono::duration<double>(4 * ranks.heartbeat_s));
   }
   const parallel::Failure failure = ranks.watchdog->failed(error.sentence, error.code);
@@ -157,7 +158,16 @@ Runtime start_device(Ranks& ranks, const config::Config& config) {
 }
 
 std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config) {
-  return std::make_shared<parallel::Mesh>(ranks.comm, parallel::mesh_shape(config.parallel));
+  const parallel::MeshShape shape = parallel::mesh_shape(config.parallel);
+  const parallel::MeshPlace place(ranks.comm->rank(), ranks.comm->ranks(), shape);
+  parallel::check_groups(place, config.parallel);
+  auto mesh = std::make_shared<const parallel::Mesh>(ranks.comm, shape);
+  if (ranks.comm->alone()) return mesh;
+  std::function<std::string(int)> place_of;
+  if (!place.plain()) place_of = [place](int rank) { return place.of(rank).describe(); };
+  ranks.watchdog->set_mesh(place_of, [mesh] { return mesh->waiting(); });
+  if (!ranks.comm->progress().empty()) ranks.watchdog->set_report([mesh] { return mesh->progress(); });
+  return mesh;
 }
 
 std::unique_ptr<tasks::Task> make_task(const config::Config& config, const Runtime& runtime,

@@ -67,9 +67,8 @@ Trainer::~Trainer() {
 }
 
 void Trainer::set_clock(parallel::StepClock* clock) {
-  for (parallel::Comm* comm : {comm_.get(), &mesh_->axis(parallel::Axis::data), &mesh_->axis(parallel::Axis::tensor)}) {
-    comm->set_clock(clock);
-  }
+  comm_->set_clock(clock);
+  for (const parallel::Axis axis : parallel::kAllAxes) mesh_->axis(axis).set_clock(clock, static_cast<int>(axis));
 }
 
 int64_t summed_values(int64_t ranks, int64_t task_sums) {
@@ -93,19 +92,26 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
                  .enabled = config.runtime.cuda_graphs,
                  .warmup = config.runtime.graph_warmup_steps,
                  .refusal = task.why_not_captured()}) {
-  parallel::Comm &data = mesh_->axis(parallel::Axis::data), &tensor = mesh_->axis(parallel::Axis::tensor);
+  using parallel::Axis;
+  parallel::Comm &data = mesh_->axis(Axis::data), &tensor = mesh_->axis(Axis::tensor);
   accumulation_ = split_batch(config.train, data.ranks()).accumulation;
   total_steps_ = tasks::planned_steps(config.train, task);
   nn::ParameterSet& parameters = task.parameters();
-  reducer_ = std::make_unique<parallel::GradientReducer>(parameters, data, parallel::reducer_options(config.parallel));
+  // Without ZeRO every rank has the whole state, and there are no groups.
+  parallel::Comm& shard = config.parallel.zero > 0 ? mesh_->axis(Axis::shard) : data;
+  reducer_ = std::make_unique<parallel::GradientReducer>(parameters, shard, parallel::reducer_options(config.parallel),
+                                                         &mesh_->axis(Axis::replica));
   cuts_ = task.cut_weights();
-  if (!tensor.alone()) cut_gradients_ = std::make_unique<parallel::TensorGradients>(parameters, tensor);
   optim::ParameterGroup group;
   if (reducer_->layout() != nullptr) {
-    shards_ = std::make_unique<parallel::ParameterShards>(parameters, data, *reducer_, config.optim.ema,
+    shards_ = std::make_unique<parallel::ParameterShards>(parameters, shard, *reducer_, config.optim.ema,
                                                           optim::moment_names(config.optim.name));
     group = shards_->group(config.optim.weight_decay);
+    if (!tensor.alone()) {
+      cut_gradients_ = std::make_unique<parallel::TensorGradients>(shards_->gradients(), shards_->held_alike(), tensor);
+    }
   } else {
+    if (!tensor.alone()) cut_gradients_ = std::make_unique<parallel::TensorGradients>(parameters, tensor);
     if (config.optim.ema > 0) ema_ = std::make_unique<optim::Ema>(parameters, config.optim.ema);
     group = optim::group_of(parameters, config.optim.weight_decay, ema_.get());
   }
@@ -126,11 +132,16 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   metric_sums_ = step_values_.narrow(0, front_, sums);
   // Without kernels of ours for this GPU there is none to read its clock.
   if (!comm_->alone() && (runtime.device.is_cpu() || runtime.own_kernels)) {
-    clock_ = std::make_unique<parallel::StepClock>(runtime.device);
+    clock_ = std::make_unique<parallel::StepClock>(runtime.device, parallel::kAxes);
     set_clock(clock_.get());
   }
   if (config.profiling.phases && (runtime.device.is_cpu() || runtime.own_kernels)) {
     phases_ = std::make_unique<PhaseClock>(runtime.device);
+  }
+  if (!mesh_->place().plain()) {
+    std::vector<std::string> axes;
+    for (const Axis axis : parallel::kAllAxes) axes.emplace_back(parallel::axis_name(axis));
+    slow_ranks_.set_mesh([place = mesh_->place()](int rank) { return place.of(rank).describe(); }, std::move(axes));
   }
   stop_ = at::zeros({}, on_device.dtype(at::kDouble));
   window_ = std::make_unique<MetricWindow>(num_task_sums_, sums - num_task_sums_, !comm_->alone(),
@@ -327,7 +338,10 @@ void Trainer::device_step() {
     step_values_.zero_();
     if (!comm_->alone()) {
       step_values_.select(0, kStop).copy_(stop_);
-      if (clock_) clock_->begin_step(step_values_.select(0, kOwn + comm_->rank()), step_values_.select(0, kWaited));
+      if (clock_) {
+        clock_->begin_step(step_values_.select(0, kOwn + comm_->rank()),
+                           step_values_.narrow(0, kWaited, 1 + parallel::kAxes));
+      }
     }
   }
   const at::Tensor scale = scaler_ ? scaler_->scale() : at::Tensor();
@@ -366,7 +380,7 @@ void Trainer::device_step() {
     if (scaler_) skip_.copy_(at::maximum(skip_, scaler_->hopeless()));
     const optim::GradNormExtras extras{.loss_scale = scale, .skip = skip_, .report = extra.narrow(0, kNormRaw, 3)};
     const double most = config_.optim.grad_clip;
-    norm = shards_          ? shards_->global_norm(most, extras)
+    norm = shards_          ? shards_->global_norm(most, extras, cut_gradients_.get())
            : cut_gradients_ ? cut_gradients_->global_norm(most, extras)
                             : optim::global_norm(parameters.flat_grad(), most, 2, extras);
   }
@@ -375,7 +389,7 @@ void Trainer::device_step() {
     // Averages and compute copies follow the weights in the same pass; with shards the copies when all have arrived.
     const at::Tensor ratio = extra.select(0, kUpdateRatio);
     if (shards_) {
-      shards_->step(*optimizer_, lr_, norm.coef, skip_, ratio);
+      shards_->step(*optimizer_, lr_, norm.coef, skip_, ratio, cut_gradients_.get());
     } else if (cut_gradients_) {
       cut_gradients_->step(*optimizer_, lr_, norm.coef, skip_, ratio);
     } else {

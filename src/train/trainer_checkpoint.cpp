@@ -146,6 +146,21 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
   if (const auto score = info.find(checkpoint::kScore); score != info.end()) score_ = std::stod(score->second);
 }
 
+void Trainer::start_from(const std::filesystem::path& checkpoint, const std::vector<std::string>& by_mean) {
+  struct Weights : Stateful {
+    explicit Weights(Trainer& of) : trainer(of) {}
+    void visit_state(StateVisitor& visitor) override {
+      parallel::CutEntries parts(trainer.cuts_, visitor);
+      trainer.visit_weights(parts);
+    }
+    Trainer& trainer;
+  };
+  Weights weights(*this);
+  checkpoint::load_weights_into(checkpoint, weights, checkpoint::WeightSet::ema_or_raw, by_mean);
+  if (shards_) shards_->gather();
+  start_fresh();
+}
+
 // Other data, or another order of them, would silently be another training.
 void Trainer::check_sources(const std::map<std::string, std::string>& info, const std::filesystem::path& checkpoint,
                             bool accept_change) {
@@ -186,15 +201,17 @@ void Trainer::visit_state(StateVisitor& visitor) {
   visit_entries(parts);
 }
 
+// This rank's part of the task.
+void Trainer::visit_weights(StateVisitor& visitor) {
+  if (shards_) return shards_->visit_weights(task_, visitor);
+  task_.visit_state(visitor);
+}
+
 void Trainer::visit_entries(StateVisitor& visitor) {
   visitor.integer("loop.step", step_);
   visitor.integer("loop.last_eval_step", last_eval_step_);
   window_->visit_state(visitor);
-  if (shards_) {
-    shards_->visit_weights(task_, visitor);
-  } else {
-    task_.visit_state(visitor);
-  }
+  visit_weights(visitor);
   optimizer_->visit_state(visitor);
   if (ema_) ema_->visit_state(visitor);
   if (shards_) shards_->visit_state(visitor);

@@ -36,8 +36,8 @@ void Trainer::add_step(const AsyncReader::Entry& entry) {
   stop_seen_ = stop_seen_ || flags % kPartWritten != 0;
   parts_written_ = parts_written_ || flags / kPartWritten == comm_->ranks();
   if (!comm_->alone()) {
-    window_->add_rank_wait(entry.values[kWaited]);
-    watch_speed(entry.tag, entry.values.data() + kOwn);
+    window_->add_rank_wait(entry.values[kWaited], entry.values.data() + kWaitedOn);
+    watch_speed(entry.tag, entry.values.data());
   }
   const double* extra = values + num_task_sums_;
   const bool nonfinite = extra[kNonFinite] != 0;
@@ -61,9 +61,9 @@ void Trainer::watch_step(int64_t step, bool nonfinite, bool spike) {
 }
 
 // What is read with a step is of the one before; with it come evaluations and checkpoints that lay between the two.
-void Trainer::watch_speed(int64_t step, const double* own_ms) {
+void Trainer::watch_speed(int64_t step, const double* values) {
   if (step - 1 == last_eval_step_ || step - 1 == last_saved_step_) return;
-  const std::string slow = slow_ranks_.add(own_ms);
+  const std::string slow = slow_ranks_.add(values + kOwn, values + kWaitedOn);
   if (!slow.empty() && comm_->main()) log::warn("step ", step, ": ", slow);
 }
 
@@ -92,6 +92,11 @@ void Trainer::write_window(int64_t step) {
     line.emplace_back("perf/data_fill_ms_" + source, stats.fill_ms / batches);
   }
   if (clock_) line.emplace_back("perf/comm_wait_ms", window_->mean_rank_wait_ms() / comm_->ranks());
+  for (const parallel::Axis axis : parallel::kAllAxes) {
+    const double ms = window_->mean_axis_wait_ms(static_cast<size_t>(axis));
+    if (!clock_ || mesh_->place().plain() || ms == 0) continue;
+    line.emplace_back(cat("perf/comm_wait_ms_", parallel::axis_name(axis)), ms / comm_->ranks());
+  }
   tasks::NamedValues phases = phases_ ? phases_->take(step) : tasks::NamedValues();
   for (auto& [name, ms] : phases) ms /= static_cast<double>(times.steps);
   for (const auto& [name, ms] : phases) {

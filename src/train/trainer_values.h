@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "hrm/parallel/mesh.h"
+
 namespace hrm::train {
 
 // Values behind the task's own sums in the vector that travels to the host each step; the first three as
@@ -20,11 +22,13 @@ enum Extra : int64_t {
 };
 inline constexpr int64_t kExtras = 7, kExtrasScaled = 8;
 
-// Values before the task's sums. Behind kWaited, of several ranks, each rank's own time in the step before.
+// Values before the task's sums. Behind kWaited, of several ranks, the waits of each axis of the mesh (parallel::Axis),
+// then each rank's own time in the step before.
 enum FrontValue : int64_t {
   kStop = 0,    // how many ranks want to stop, and kPartWritten for each whose part of a checkpoint is on the disk
   kWaited = 1,  // ms that the ranks waited for each other in the step before, in all; only of several
-  kOwn = 2,
+  kWaitedOn = 2,
+  kOwn = kWaitedOn + parallel::kAxes,
 };
 inline constexpr int64_t kPartWritten = int64_t{1} << 24;  // more than there are ranks
 

@@ -13,6 +13,7 @@
 #include "hrm/checkpoint/reshard.h"
 #include "sample_state.h"
 #include "support/expect_error.h"
+#include "support/live_bytes.h"
 #include "support/state_parts.h"
 #include "support/temp_dir.h"
 
@@ -548,6 +549,38 @@ TEST(Reshard, ToOneIsWhatOneRankWrites) {
   const ModelWeights a = load_weights(one), b = load_weights(run / "joined");
   for (size_t i = 0; i < a.raw.size(); ++i) EXPECT_TRUE(at::equal(a.raw[i].second, b.raw[i].second));
   EXPECT_EQ(text(one / "config.json"), text(run / "joined" / "config.json"));
+}
+
+// Of eight tensors of a megabyte each, and their averages, one is in memory at a time, or two copies of it.
+TEST(Reshard, HoldsOneTensorAtATime) {
+  struct Weights : Stateful {
+    void visit_state(StateVisitor& visitor) override {
+      for (size_t i = 0; i < tensors.size(); ++i) visitor.tensor(cat("w.", i), tensors[i], StateRole::weight);
+      for (size_t i = 0; i < tensors.size(); ++i) visitor.tensor(cat("ema.w.", i), tensors[i], StateRole::ema);
+      for (size_t i = 0; i < tensors.size(); ++i) visitor.tensor(cat("m.", i), tensors[i], StateRole::optimizer);
+    }
+    std::vector<at::Tensor> tensors;
+  };
+  constexpr int64_t kElements = int64_t{1} << 18;
+  const TempDir run;
+  fs::path dir;
+  {
+    Weights weights;
+    for (int i = 0; i < 8; ++i) weights.tensors.push_back(at::randn({512, kElements / 512}));
+    dir = save_checkpoint(run.path(), weights, sample_meta(1), 2);
+  }
+  test::LiveBytes live;
+  for (const int64_t ranks : {3, 1}) {
+    const fs::path out = run / cat("of", ranks);
+    live.begin();
+    const int64_t before = live.now();
+    reshard(dir, ranks, out);
+    EXPECT_LE(live.peak() - before, 2 * 4 * kElements) << ranks;
+    EXPECT_FALSE(fs::exists(out / "weights.tmp"));
+    dir = out;
+  }
+  const ModelWeights whole = load_weights(dir);
+  EXPECT_EQ(whole.raw.size(), 8U);
 }
 
 TEST(Reshard, RefusesWhatItCannotDo) {

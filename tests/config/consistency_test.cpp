@@ -191,6 +191,7 @@ TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
       {{"optim.name=muon", "parallel.zero=1"}, "optim.name = \"muon\"", {"parallel.zero=0"}},
       {{"optim.name=muon", "parallel.zero=2"}, "optim.name = \"muon\"", {"optim.name=lion"}},
       {{"parallel.zero=3"}, "parallel.zero = 3 (command line) would gather each block again", {"parallel.zero=2"}},
+      {{"parallel.replicas=2"}, "parallel.replicas = 2 (command line) makes groups of ranks", {"parallel.zero=2"}},
       {{"eval.weights=ema"}, "eval.weights = \"ema\"", {"optim.ema=0.999"}},
       {{"eval.rollouts=4", "eval.early_halt=true", "eval.batch_size=3"}, "eval.batch_size = 3", {"eval.batch_size=4"}},
       {{"eval.rollouts=4", "eval.early_halt=true", "eval.agreeing_rollouts=5"},

@@ -480,6 +480,7 @@ TEST(Load, DumpLoadsToTheSameConfiguration) {
                                          "lm.head_dim",
                                          "chat.learn",
                                          "grpo.delta",
+                                         "parallel.replicas",
                                          "contrastive.mode",
                                          "contrastive.nudge_every_windows"};
     const bool needs_another =

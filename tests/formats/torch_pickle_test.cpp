@@ -439,6 +439,44 @@ TEST(TorchArchive, DamageNeverCrashes) {
   }
 }
 
+// Without a look at the storages: the same tensors, at the same bytes, and damage is refused likewise.
+TEST(TorchArchive, PlacesAreThoseOfTheTensors) {
+  for (const std::string file : {"nested.pt", "script.pt"}) {
+    const std::string good = read_text(fixture("formats/" + file), ExitCode::data);
+    const TorchArchive archive = TorchArchive::parse(as_bytes(good), file);
+    size_t copied = 0;
+    const auto places_of = [&](std::span<const std::byte> bytes) {
+      return torch_places(
+          bytes.size(),
+          [&](uint64_t offset, std::span<std::byte> into) {
+            ASSERT_LE(offset + into.size(), bytes.size());
+            std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
+            copied += into.size();
+          },
+          "x.pt");
+    };
+    bool strided = false;
+    try {
+      const std::vector<TorchPlace> places = places_of(as_bytes(good));
+      ASSERT_EQ(places.size(), archive.tensors().size());
+      for (size_t i = 0; i < places.size(); ++i) {
+        const NamedTensor& tensor = archive.tensors()[i];
+        EXPECT_EQ(places[i].name, tensor.name);
+        EXPECT_EQ(places[i].dtype, tensor.dtype);
+        EXPECT_EQ(places[i].shape, tensor.shape);
+        EXPECT_EQ(good.substr(places[i].begin, tensor.bytes.size()), as_text(tensor.bytes)) << tensor.name;
+      }
+    } catch (const Error& error) {
+      strided = std::string(error.what()).find("is strided") != std::string::npos;
+      EXPECT_TRUE(strided) << error.what();
+    }
+    EXPECT_EQ(strided, file == "nested.pt");
+    EXPECT_GT(copied, 0U);
+    expect_truncations_fail(good, ExitCode::checkpoint, places_of);
+    expect_flips_are_safe(good, 3000, ExitCode::checkpoint, places_of);
+  }
+}
+
 // The CRC-32 keeps damage from the machine, so its pickle is damaged before the archive is built.
 TEST(TorchArchive, DamagedPicklesNeverCrash) {
   const std::string file = read_text(fixture("formats/nested.pt"), ExitCode::data);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 
+#include "hrm/ops/add_rms_norm.h"
 #include "hrm/ops/attention.h"
 #include "hrm/ops/conv_swiglu.h"
 #include "hrm/ops/decode_attention.h"
@@ -349,14 +350,21 @@ TEST(ProgrammaticLaunchGpu, LanguageModel) {
         const at::Tensor q = heads.narrow(2, 0, 4), k = heads.narrow(2, 4, 2);
         const auto [grad, grad_q, grad_k] = qkv_heads_backward(q, k, k, rows, options);
         between();
+        const at::Tensor facts = softmax_loss_facts(grad.view({300, width}), labels, 0).unsqueeze(0);
+        between();
+        const at::Tensor part = projected.flatten(0, 1).clone();
+        const at::Tensor of_part = softmax_loss_part_(part.narrow(1, 0, width), labels, 0, facts, rstd);
+        between();
         const at::Tensor loss = softmax_loss_(grad.view({300, width}), labels, rstd);
         between();
         const auto [grad_x, grad_weight] = weighted_rms_norm_backward(grad.view({300, width}), x, rstd, weight, x);
         between();
-        const at::Tensor table = at::zeros({37, width}, at::device(at::kCUDA));
-        embed_tokens_backward_(table, grad_x, ids);
+        const at::Tensor sum = add_pieces(grad_x, {y.view({1, 300, width})});
         between();
-        return {y, projected, grad, grad_q, grad_k, loss, grad_x, grad_weight, table};
+        const at::Tensor table = at::zeros({37, width}, at::device(at::kCUDA));
+        embed_tokens_backward_(table, sum, ids);
+        between();
+        return {y, projected, grad, grad_q, grad_k, facts, of_part, part, loss, grad_x, grad_weight, sum, table};
       };
       expect_order(chain, {300, width}, dtype, cat(dtype, " head ", head_dim), 4);
     }

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 
 #include "hrm/base/error.h"
+#include "hrm/parallel/mesh.h"
 #include "parallel/small_model.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -200,6 +202,56 @@ TEST_P(ReducerTest, SharesOfTheSum) {
       }
     }
   }
+}
+
+// Two groups of two ranks: shares of a group are sums of both, and cross once a step, behind the backward pass.
+TEST(GradientReducerGroups, SharesAreSumsOfAllGroups) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t zero : {1, 2}) {
+      test::on_ranks({Kind::threads, 4}, [&](Comm& comm) {
+        const auto counted = std::make_shared<CountingComm>(test::borrowed(comm));
+        const Mesh mesh(counted, {.replicas = 2});
+        Comm& shards = mesh.axis(Axis::shard);
+        const auto model = build("hrm"), plain = build("hrm");
+        GradientReducer reducer(model->parameter_set(), shards, {kEachGroup, dtype, zero}, &mesh.axis(Axis::replica));
+        GradientReducer whole(plain->parameter_set(), comm, {kEachGroup});
+        for (int64_t step = 0; step < 2; ++step) {
+          reducer.clear();
+          whole.clear();
+          counted->forget();
+          const auto crossed = [&] { return counted->traffic().calls(CommOperation::Kind::all_reduce); };
+          for (int64_t micro = 0; micro < 3; ++micro) {
+            EXPECT_EQ(crossed(), 0) << "before the last micro-batch";
+            const int64_t sample = (step * 3 + micro) * comm.ranks() + comm.rank();
+            reducer.begin(/*last_micro_batch=*/micro == 2);
+            pass(*model, sample);
+            whole.begin(micro == 2);
+            pass(*plain, sample);
+          }
+          EXPECT_EQ(crossed(), static_cast<int64_t>(reducer.started_early()) - 2) << "in the backward pass";
+          reducer.finish();
+          whole.finish();
+          EXPECT_EQ(crossed(), static_cast<int64_t>(reducer.buckets()));
+          const auto crossing = static_cast<int64_t>(reducer.share().numel() * c10::elementSize(dtype));
+          EXPECT_EQ(counted->traffic().bytes(CommOperation::Kind::all_reduce), crossing);
+          const std::vector<at::Tensor> sums = whole_of(shards, *reducer.layout(), reducer.share());
+          for (size_t i = 0; i < sums.size(); ++i) {
+            const at::Tensor expected = plain->parameter_set().all()[i].master.grad();
+            EXPECT_LE((sums[i] - expected).norm().item<double>(),
+                      (dtype == at::kBFloat16 ? 3e-2 : 2e-6) * expected.norm().item<double>())
+                << plain->parameter_set().all()[i].name;
+          }
+          const at::Tensor both = at::empty({2, reducer.share().numel()});
+          mesh.axis(Axis::replica).all_gather(both, reducer.share().unsqueeze(0));
+          EXPECT_TRUE(at::equal(both[0], both[1]));
+        }
+      });
+    }
+  }
+  const auto model = build("hrm");
+  const auto alone = make_fake_comm(0, 1), two = make_fake_comm(0, 2);
+  EXPECT_THROW(GradientReducer(model->parameter_set(), *alone, {.zero = 1}, two.get()), Error);
+  EXPECT_THROW(GradientReducer(model->parameter_set(), *two, {.zero = 0}, two.get()), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, ReducerTest, testing::Values(Ranks{Kind::threads, 2}, Ranks{Kind::threads, 3}));

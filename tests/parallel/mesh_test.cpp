@@ -105,9 +105,16 @@ TEST(MeshGloo, AFailureNamesTheAxis) {
     const auto comm = rendezvous.make_gloo_comm();
     const Mesh mesh(std::shared_ptr<Comm>(comm.get(), [](Comm*) {}), {.tensor = 2});
     const at::Tensor value = at::ones({1});
+    EXPECT_EQ(mesh.waiting(), "");
     if (rank == 2) {  // rank 3 stays away
-      test::expect_error(ExitCode::rank_failed, {"rank 2 lost another rank of the axis 'tensor' in an all-reduce"},
+      std::thread watcher([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        EXPECT_EQ(mesh.waiting(), "an all-reduce: tensor axis, rank 0 of 2 (global rank 2)");
+      });
+      test::expect_error(ExitCode::rank_failed,
+                         {"tensor axis, rank 0 of 2 (global rank 2): lost another rank in an all-reduce"},
                          [&] { mesh.axis(Axis::tensor).all_reduce(value); });
+      watcher.join();
     }
     if (rank < 2) mesh.axis(Axis::tensor).all_reduce(value);
     std::this_thread::sleep_for(std::chrono::milliseconds(rank == 2 ? 0 : 1500));  // rank 0 keeps the store

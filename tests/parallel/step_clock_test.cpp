@@ -7,8 +7,11 @@
 
 #include <chrono>
 #include <cmath>
+#include <string>
 #include <thread>
+#include <utility>
 
+#include "hrm/base/error.h"
 #include "hrm/parallel/slow_ranks.h"
 
 namespace hrm::parallel {
@@ -36,6 +39,26 @@ TEST(StepClock, WaitsAreNoWork) {
   EXPECT_LT(own.item<double>(), 400);  // a busy machine's
   clock.begin_step(own, waited);
   EXPECT_LT(waited.item<double>(), 1e-9);
+}
+
+TEST(StepClock, TellsTheWaitsOfEachAxis) {
+  StepClock clock(at::kCPU, /*axes=*/3);
+  const at::Tensor own = at::zeros({}, at::kDouble), waited = at::full({4}, -1, at::kDouble);
+  clock.begin_step(own, waited);
+  EXPECT_EQ(waited.sum().item<double>(), 0);
+  for (const auto& [axis, ms] : {std::pair{0, 10}, std::pair{2, 40}, std::pair{StepClock::kNoAxis, 20}}) {
+    const StepClock::Wait wait(StepClock::Of{&clock, axis});
+    pass_ms(ms);
+  }
+  clock.begin_step(own, waited);
+  EXPECT_GE(waited[0].item<double>(), 69);
+  EXPECT_GE(waited[1].item<double>(), 9);
+  EXPECT_EQ(waited[2].item<double>(), 0);
+  EXPECT_GE(waited[3].item<double>(), 39);
+  EXPECT_LT(waited[3].item<double>(), waited[0].item<double>() - 29);
+  clock.begin_step(own, waited.narrow(0, 0, 2));
+  EXPECT_EQ(waited[1].item<double>(), 0);
+  EXPECT_THROW(clock.begin_step(own, at::zeros({5}, at::kDouble)), Error);
 }
 
 TEST(StepClock, NoClockMeasuresNothing) {
@@ -67,6 +90,16 @@ TEST(SlowRanks, MediansCount) {
   EXPECT_EQ(after(ranks, 1, {20, 900}) + after(ranks, 9, {20, 20}), "");
   EXPECT_EQ(after(ranks, 4, {20, NAN}) + after(ranks, 6, {20, 22}), "");
   EXPECT_NE(after(ranks, 10, {61, 20}).find("rank 0 (61 ms)"), std::string::npos);
+}
+
+TEST(SlowRanks, NamePlacesAndTheAxisOnWhichOthersWait) {
+  SlowRanks ranks(2, 10);
+  ranks.set_mesh([](int rank) { return "tensor " + std::to_string(rank) + " of 2"; }, {"tensor", "data"});
+  std::string text;
+  const double own[] = {20, 61}, waited[] = {80, 12};
+  for (int i = 0; i < 10; ++i) text += ranks.add(own, waited);
+  EXPECT_NE(text.find("rank 1 (61 ms; tensor 1 of 2)"), std::string::npos) << text;
+  EXPECT_NE(text.find("they wait most on the tensor axis, 40 ms a step"), std::string::npos) << text;
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "hrm/nn/across_linear.h"
+#include "hrm/ops/swiglu.h"
 #include "support/ranks.h"
 
 namespace hrm {
@@ -68,6 +70,67 @@ TEST_P(TensorAcross, GatherHasWhatEveryPartHas) {
     const at::Tensor all = parallel::make_tensor_across(test::borrowed(comm))->gather(values({3, 2, 4}, comm.rank()));
     ASSERT_EQ(all.sizes(), at::IntArrayRef({comm.ranks(), 3, 2, 4}));
     for (int part = 0; part < comm.ranks(); ++part) EXPECT_TRUE(at::equal(all[part], values({3, 2, 4}, part)));
+  });
+}
+
+at::Tensor weight_of(nn::Linear& linear, double seed) {
+  const at::NoGradGuard no_grad;
+  linear.weight().copy_(values(linear.weight().sizes(), seed));
+  return linear.weight();
+}
+
+void expect_near(const at::Tensor& got, const at::Tensor& wanted, const char* what, int64_t tokens) {
+  EXPECT_TRUE(at::allclose(got, wanted, 1e-6, 1e-6))
+      << what << " of " << tokens << " tokens differs by " << (got - wanted).abs().max().item<float>();
+}
+
+// Products beside the exchange are those before or behind it.
+TEST_P(TensorAcross, LayersBesideTheExchange) {
+  test::on_ranks(GetParam(), [&](parallel::Comm& comm) {
+    const auto across = parallel::make_tensor_across(test::borrowed(comm));
+    constexpr int64_t kInner = 6;
+    nn::Linear gate_up(kWidth, 2 * kInner, at::kCPU), down(kInner, kWidth, at::kCPU);
+    const at::Tensor gates = weight_of(gate_up, comm.rank()), out = weight_of(down, 10 + comm.rank());
+    for (const int64_t tokens : {8, 7, 1}) {
+      const int64_t own = across->own_rows(tokens);
+      const auto rows = [&](double seed) {
+        const at::Tensor all =
+            at::cat({values({tokens, kWidth}, seed), at::zeros({own * comm.ranks() - tokens, kWidth})});
+        return all.narrow(0, comm.rank() * own, own).clone();
+      };
+      // The result and the gradients of what goes in and of the weights.
+      const auto run = [&](const at::Tensor& input, const auto& work) {
+        const at::Tensor x = input.clone().requires_grad_();
+        for (const at::Tensor& weight : {gates, out}) weight.mutable_grad() = at::zeros_like(weight);
+        const at::Tensor y = work(x);
+        y.backward(values(y.sizes(), 3));
+        return std::vector<at::Tensor>{y.detach(), x.grad(), gates.grad().clone(), out.grad().clone()};
+      };
+      const auto compare = [&](const char* what, const at::Tensor& input, const auto& work, const auto& plain) {
+        const std::vector<at::Tensor> got = run(input, work), wanted = run(input, plain);
+        for (size_t i = 0; i < got.size(); ++i) expect_near(got[i], wanted[i], what, tokens);
+      };
+      compare(
+          "enter_linear", rows(1), [&](const at::Tensor& x) { return nn::enter_linear(*across, x, tokens, gate_up); },
+          [&](const at::Tensor& x) { return gate_up.forward(across->enter(x, tokens)); });
+      compare(
+          "linear_leave", values({tokens, kInner}, 2),
+          [&](const at::Tensor& x) { return ops::add_pieces({}, nn::linear_leave(*across, x, down)); },
+          [&](const at::Tensor& x) { return ops::add_pieces({}, across->leave(down.forward(x))); });
+      compare(
+          "swiglu_across", rows(4),
+          [&](const at::Tensor& x) {
+            return ops::add_pieces({}, nn::swiglu_across(*across, x, tokens, gate_up, down));
+          },
+          [&](const at::Tensor& x) {
+            const at::Tensor act = ops::swiglu(gate_up.forward(across->enter(x, tokens)));
+            return ops::add_pieces({}, across->leave(down.forward(act)));
+          });
+      const at::NoGradGuard no_grad;
+      const at::Tensor act = ops::swiglu(gate_up.forward(across->enter(rows(4), tokens)));
+      expect_near(ops::add_pieces({}, nn::swiglu_across(*across, rows(4), tokens, gate_up, down)),
+                  ops::add_pieces({}, across->leave(down.forward(act))), "swiglu_across without gradient", tokens);
+    }
   });
 }
 

@@ -13,6 +13,9 @@
 #include "hrm/objectives/token_log_probs.h"
 #include "hrm/optim/clip.h"
 #include "hrm/optim/optimizer.h"
+#include "hrm/parallel/gradient_reducer.h"
+#include "hrm/parallel/mesh.h"
+#include "hrm/parallel/parameter_shards.h"
 #include "hrm/parallel/tensor_across.h"
 #include "hrm/parallel/tensor_gradients.h"
 #include "support/ranks.h"
@@ -100,7 +103,7 @@ Model make_model(const CutCase& c, std::shared_ptr<const nn::TensorAcross> acros
 
 // What each step gives.
 struct Trace {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms, ratios;
   std::vector<std::vector<at::Tensor>> gradients;  // of each parameter
 };
 
@@ -152,7 +155,69 @@ Trace train(const Model& cut, const CutCase& c, parallel::Comm* comm) {
     trace.norms.push_back(norm.norm.item<double>());
     std::vector<at::Tensor>& gradients = trace.gradients.emplace_back();
     for (const nn::Parameter& parameter : parameters.all()) gradients.push_back(parameter.master.grad().clone());
-    optimizer->step(at::full({}, 0.03), norm.coef, at::zeros({}));
+    const at::Tensor ratio = at::zeros({}, at::kDouble);
+    if (sums) {
+      sums->step(*optimizer, at::full({}, 0.03), norm.coef, at::zeros({}), ratio);
+    } else {
+      optimizer->step(at::full({}, 0.03), norm.coef, at::zeros({}), ratio);
+    }
+    trace.ratios.push_back(ratio.item<double>());
+  }
+  return trace;
+}
+
+// The whole gradients of this part's parameters, from the shares of its data ranks.
+std::vector<at::Tensor> gathered_gradients(const FlatLayout& layout, const at::Tensor& share, parallel::Comm& shards) {
+  const at::Tensor all = at::empty({shards.ranks() * share.numel()}), flat = at::empty({layout.size});
+  shards.all_gather(all, share);
+  for (const FlatLayout::Piece& piece : layout.pieces) {
+    const int64_t size = layout.slice_size(piece);
+    for (int rank = 0; rank < shards.ranks(); ++rank) {
+      flat.narrow(0, piece.offset + rank * size, size)
+          .copy_(all.narrow(0, rank * share.numel() + layout.share_offset(piece), size));
+    }
+  }
+  std::vector<at::Tensor> gradients;
+  for (const FlatLayout::Member& member : layout.members) {
+    gradients.push_back(flat.narrow(0, member.offset, c10::multiply_integers(member.sizes)).view(member.sizes));
+  }
+  return gradients;
+}
+
+// Each data rank has its own micro-batches of those that `train` has.
+Trace train_sharded(const Model& cut, const CutCase& c, int64_t zero, const parallel::Mesh& mesh) {
+  using parallel::Axis;
+  models::LanguageModel& model = *cut.lm;
+  nn::ParameterSet& parameters = model.parameter_set();
+  parallel::Comm& shard = mesh.axis(Axis::shard);
+  parallel::GradientReducer reducer(parameters, shard, {.bucket_bytes = 1 << 14, .zero = zero},
+                                    &mesh.axis(Axis::replica));
+  parallel::ParameterShards shards(parameters, shard, reducer, /*average_decay=*/0, {"momentum"});
+  parallel::TensorGradients sums(shards.gradients(), shards.held_alike(), mesh.axis(Axis::tensor));
+  const auto optimizer = optim::make_optimizer({.name = config::OptimizerKind::sgd, .momentum = 0.9},
+                                               {shards.group(/*weight_decay=*/0.01)});
+  const int64_t own = c.accumulation / mesh.size(Axis::data), first = own * mesh.coordinate(Axis::data);
+  Trace trace;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    shards.begin_pass();
+    reducer.clear();
+    at::Tensor loss = at::zeros({1}, at::kDouble);
+    for (int64_t micro = 0; micro < own; ++micro) {
+      reducer.begin(micro + 1 == own);
+      const at::Tensor part = loss_of(model, c, step * c.accumulation + first + micro);
+      part.backward();
+      loss += part.detach();
+    }
+    reducer.finish();
+    sums.sum();
+    mesh.axis(Axis::data).all_reduce(loss);
+    const optim::GradNorm norm = shards.global_norm(/*max_norm=*/0.5, {}, &sums);
+    trace.losses.push_back(loss.item<double>());
+    trace.norms.push_back(norm.norm.item<double>());
+    trace.gradients.push_back(gathered_gradients(*reducer.layout(), reducer.share(), shard));
+    const at::Tensor ratio = at::zeros({}, at::kDouble);
+    shards.step(*optimizer, at::full({}, 0.03), norm.coef, at::zeros({}), ratio, &sums);
+    trace.ratios.push_back(ratio.item<double>());
   }
   return trace;
 }
@@ -177,6 +242,7 @@ void expect_same_training(const Trace& part, const Trace& whole, const nn::Param
   for (size_t step = 0; step < whole.losses.size(); ++step) {
     EXPECT_NEAR(part.losses[step] / whole.losses[step], 1, kClose) << "step " << step;
     EXPECT_NEAR(part.norms[step] / whole.norms[step], 1, kClose) << "step " << step;
+    EXPECT_NEAR(part.ratios[step] / whole.ratios[step], 1, kClose) << "step " << step;
     // The memories of a core begin alike, so that gradients of its queries and keys are nothing but rounding.
     const double least = c.bridge ? 1e-3 * whole.norms[step] : 0;
     for (size_t i = 0; i < parameters.all().size(); ++i) {
@@ -248,6 +314,58 @@ INSTANTIATE_TEST_SUITE_P(
                 .bridge = models::Bridge::cross_attention},
         CutCase{.name = "mamba2", .bridge = models::Bridge::prefix, .encoder = models::EncoderKind::mamba2},
         CutCase{.name = "no_groups", .change = [](auto& o) { o.kv_heads = 8; }, .ranks = 4}));
+
+struct ShardedCase {
+  CutCase cut;
+  int64_t zero = 1;
+  int data = 2, replicas = 1;
+};
+void PrintTo(const ShardedCase& c, std::ostream* out) {
+  *out << c.cut.name << "_zero_" << c.zero;
+}
+
+class ShardedTensorParallel : public testing::TestWithParam<ShardedCase> {};
+
+TEST_P(ShardedTensorParallel, TrainsAsTheWhole) {
+  const ShardedCase& c = GetParam();
+  const Trace expected = train(make_model(c.cut), c.cut, nullptr);
+  test::on_ranks({test::Kind::threads, c.cut.ranks * c.data}, [&](parallel::Comm& comm) {
+    const parallel::Mesh mesh(test::borrowed(comm), {.tensor = c.cut.ranks, .replicas = c.replicas});
+    const Model model = make_model(c.cut, parallel::across_of(mesh.shared_axis(parallel::Axis::tensor)));
+    const Trace got = train_sharded(model, c.cut, c.zero, mesh);
+    CutCase all = c.cut;
+    all.ranks = comm.ranks();
+    expect_same_training(got, expected, model.lm->parameter_set(), all);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, ShardedTensorParallel,
+    testing::Values(
+        // The last part has fewer rows of the vocabulary. In `narrow` the norms behind them are on several ranks.
+        ShardedCase{{.name = "narrow",
+                     .change =
+                         [](auto& o) {
+                           o.vocabulary = kTokenIds + 1;
+                           o.width = 32;
+                           o.heads = 4;
+                           o.kv_heads = 2;
+                         },
+                     .accumulation = 4},
+                    3,
+                    4},
+        ShardedCase{{.name = "odd", .change = [](auto& o) { o.vocabulary = kTokenIds + 3; }, .accumulation = 2}, 1},
+        ShardedCase{{.name = "untied", .change = [](auto& o) { o.tied = false; }, .accumulation = 4}, 2},
+        ShardedCase{{.name = "deep", .change = [](auto& o) { o.layers = 3; }, .accumulation = 4}, 2},
+        ShardedCase{{.name = "tied", .accumulation = 4}, 3},
+        ShardedCase{{.name = "recompute", .change = [](auto& o) { o.recompute = true; }, .accumulation = 2}, 3},
+        ShardedCase{{.name = "lora", .accumulation = 2, .lora = 3}, 1},
+        ShardedCase{{.name = "lora_turns", .accumulation = 2, .lora = 2}, 3},
+        ShardedCase{{.name = "hrm", .accumulation = 2, .bridge = models::Bridge::cross_attention}, 3},
+        ShardedCase{
+            {.name = "replicas", .change = [](auto& o) { o.layers = 3; }, .accumulation = 4, .ranks = 1}, 2, 4, 2},
+        ShardedCase{{.name = "replicas_turn", .accumulation = 4, .ranks = 1}, 3, 4, 2},
+        ShardedCase{{.name = "replicas_of_parts", .accumulation = 4}, 1, 4, 2}));
 
 // The greedy continuation of prompts of several lengths.
 std::vector<at::Tensor> continued(const Model& model, const CutCase& c, int64_t steps) {

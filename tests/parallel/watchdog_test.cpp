@@ -309,6 +309,44 @@ TEST_F(WatchdogTest, NobodyIsBehind) {
   expect_failure({0, 1}, -1, {"none is behind: at step 8 (step), at step 8 (evaluation)"}, strict.stuck_s + slack_s);
 }
 
+// In a mesh the others say on which axis they wait. Who waits for nobody is behind.
+TEST_F(WatchdogTest, StuckRankWaitsForNobody) {
+  start(4, strict);
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string waits = rank == 2 ? "" : "an all-reduce: data axis, rank 0 of 2 (global rank 0)";
+    dog(rank).set_mesh([](int of) { return of % 2 == 0 ? "tensor 0 of 2" : ""; }, [waits] { return waits; });
+  }
+  everyone_at(8, "step");
+  expect_failure({0, 1, 2, 3}, 2,
+                 {"rank 2 (tensor 0 of 2) is stuck at step 8 (step)",
+                  "rank 0 waits at step 8 (step) in an all-reduce: data axis, rank 0 of 2 (global rank 0)"},
+                 strict.stuck_s + slack_s);
+}
+
+TEST_F(WatchdogTest, NobodyIsBehindInAMesh) {
+  start(2, strict);
+  for (int rank : {0, 1})
+    dog(rank).set_mesh({}, [rank] { return "a barrier: data axis, rank " + std::to_string(rank); });
+  everyone_at(8, "step");
+  expect_failure(
+      {0, 1}, -1,
+      {"none is behind: at step 8 (step) in a barrier: data axis, rank 0, at step 8 (step) in a barrier: data "
+       "axis, rank 1"},
+      strict.stuck_s + slack_s);
+}
+
+TEST_F(WatchdogTest, LostRankIsNamedByItsPlaceInTheMesh) {
+  start(3, quick);
+  for (int rank = 0; rank < 3; ++rank) {
+    dog(rank).set_mesh([](int of) { return "tensor " + std::to_string(of) + " of 3"; }, {});
+  }
+  everyone_at(3, "step");
+  pass_seconds(0.3);
+  member(1).faults->mute = true;
+  expect_failure({0, 2}, 1, {"rank 1 (tensor 1 of 3) is gone: no heartbeat for", "last at step 3 (step)"},
+                 quick.timeout_s + slack_s);
+}
+
 // A rank that waits for another one, which works for long and says so.
 TEST_F(WatchdogTest, WaitingIsNotStuck) {
   start(2, strict);

@@ -5,9 +5,11 @@
     tests/ranks/ranks.py --binary build/bin/hrm_train resume
     tests/ranks/ranks.py --binary build/bin/hrm_train zero
     tests/ranks/ranks.py --binary build/bin/hrm_train turns
+    tests/ranks/ranks.py --binary build/bin/hrm_train mesh
     tests/ranks/ranks.py --binary build/bin/hrm_train diverge
     tests/ranks/ranks.py --binary build/bin/hrm_train stop
     tests/ranks/ranks.py --binary build/bin/hrm_train lost [--signal KILL|STOP] [--seed 1]
+    tests/ranks/ranks.py --binary build/bin/hrm_train axes
     tests/ranks/ranks.py --binary build/bin/hrm_train restart
     tests/ranks/ranks.py --binary build/bin/hrm_train slow
     tests/ranks/ranks.py --binary build/bin/hrm_train nodes
@@ -20,10 +22,14 @@ zero     parallel.zero=1 and 2 with 2 and 4 ranks: the losses of one process wit
          with by 2 with zero 1 and by one process; made three parts of by reshard, gone on with: the same bits
 turns    a decoder with parallel.zero=3, whose weights take turns: the losses of one process within 1e-6; saved by 2 ranks,
          gone on with by one process, and the other way; a killed rank is named
+mesh     a decoder on four ranks: parts of layers beside shards, and groups of shards, with parallel.zero=1 to 3: the losses
+         of one process within 1e-6; saved by one mesh, gone on with by others; numbers of ranks that do not divide are refused
 diverge  a gradient that is not finite: all end with code 6, after rank 0 has written the dump
 stop     SIGTERM to one rank: all end with code 75 after the same step, with one checkpoint, and go on from there
 lost     a rank killed or stopped in start, steps, evaluation and saving: the others leave in time and name it; started
          again, the end has the bits of an undisturbed run
+axes     in meshes of four ranks one is killed in an exchange of each axis, or stands still there: the others leave in time,
+         name it and its place, and say on which axis they wait; a slow rank is named by its place
 restart  torchrun --max-restarts: a rank is killed in steps, evaluation and saving; the training goes on without a hand, and
          the end has the bits of an undisturbed run
 slow     a rank that is stopped for three quarters of the time is named, and the training goes on
@@ -105,7 +111,7 @@ class Ranks:
     started = []
 
     def __init__(self, test, name, ranks, more=(), launcher="loop", each=None, missing=(), line=None, restarts=0,
-                 nodes=None, port=None):
+                 nodes=None, port=None, failing={}):
         self.folder, self.ranks = test.work / name, ranks
         self.folder.mkdir(parents=True, exist_ok=True)
         if line is None:
@@ -142,6 +148,8 @@ class Ranks:
                            LOCAL_WORLD_SIZE=str(here), MASTER_ADDR=nodes.address if nodes else "127.0.0.1", MASTER_PORT=port)
             if ranks == 1:
                 of_rank = environment
+            if rank in failing:
+                of_rank = dict(of_rank, HRM_FAIL=failing[rank])
             words = line + (each(rank) if each else [])
             self._start(nodes.on(nodes.names[rank // here], words) if nodes else words, of_rank, str(rank))
 
@@ -393,13 +401,56 @@ class Test:
         same_bits(self.work / "by2", folder, "the same, from three parts")
         print("the same, from three parts: the same bits", flush=True)
 
-    def turns(self):
+    def decoder(self):
+        """Settings of a language model, whose data are made at the first call."""
         data = self.work / "sums"
-        subprocess.run([self.binary, "data", "arithmetic", "--samples", "400", "--out", str(data)], check=True, capture_output=True)
-        words = ["task=language", "lm.arch=decoder", "lm.hidden_size=128", "lm.num_heads=4", "lm.layers=6", f"data.train={data}",
-                 "data.encoder_len=20", "data.decoder_len=6", "optim.name=adamw", "optim.eps=0.1", "optim.lr=0.02", "optim.warmup_steps=2", "train.global_batch_size=12",
-                 "train.log_every=1", "train.eval_every=6", "eval.max_samples=15", "train.checkpoint_every=6", "train.keep_checkpoints=9",
-                 "parallel.bucket_mb=1", "runtime.threads=1", "parallel.timeout_s=6", *self.device]
+        if not data.exists():
+            subprocess.run([self.binary, "data", "arithmetic", "--samples", "400", "--out", str(data)], check=True, capture_output=True)
+        return ["task=language", "lm.arch=decoder", "lm.hidden_size=128", "lm.num_heads=4", "lm.layers=6", f"data.train={data}",
+                "data.encoder_len=20", "data.decoder_len=6", "optim.name=adamw", "optim.eps=0.1", "optim.lr=0.02", "optim.warmup_steps=2", "train.global_batch_size=12",
+                "train.log_every=1", "train.eval_every=6", "eval.max_samples=15", "train.checkpoint_every=6", "train.keep_checkpoints=9",
+                "parallel.bucket_mb=1", "runtime.threads=1", "parallel.timeout_s=6", *self.device]
+
+    def mesh(self):
+        words = [*self.decoder(), "lm.layers=3", "lm.hidden_size=64"]
+
+        def run(name, ranks, *more):
+            folder = self.work / name
+            return Ranks(self, name, ranks, line=["train", f"run.dir={folder}", "run.name=run", *words, "train.steps=12", *more])
+
+        alone = run("alone", 1).done()
+        parts, groups = ["parallel.tensor=2"], ["parallel.replicas=2"]
+        meshes = {"parts_zero3": [*parts, "parallel.zero=3"], "groups_zero2": [*groups, "parallel.zero=2"]}
+        for name, more in meshes.items():
+            several = run(name, 4, *more).done()
+            worst = largest_difference(metrics(alone.folder), metrics(several.folder))
+            check(worst <= self.tolerance, f"{name}: a logged value differs by {worst:.2g}")
+            check(several.said().count("finished 12 steps") == 1, f"not one rank speaks:\n{several.said()}")
+            print(f"{name}: logged values differ by {worst:.2g} at most", flush=True)
+        for first, ranks, then in (("parts_zero3", 4, [*groups, "parallel.zero=3"]), ("parts_zero3", 1, []),
+                                   ("groups_zero2", 4, [*parts, "parallel.zero=1"])):
+            name = f"{first}_then_{ranks}"
+            shutil.copytree(self.work / first / "run", self.work / name / "run")
+            shutil.rmtree(checkpoints(self.work / name)[-1])  # of the end; that of step 6 is left
+            if ranks == 1:  # from other parts
+                step = checkpoints(self.work / name)[-1]
+                step.rename(self.work / name / "parts")
+                subprocess.run([self.binary, "reshard", "--checkpoint", str(self.work / name / "parts"), "--ranks", "3", "--out", str(step)],
+                               check=True, capture_output=True)
+            run(name, ranks, *then).done()
+            worst = largest_difference(metrics(alone.folder), metrics(self.work / name))
+            check(worst <= self.tolerance, f"{first}, then {ranks} ranks: a logged value differs by {worst:.2g}")
+            print(f"{first}, then {ranks} ranks with {then}: logged values differ by {worst:.2g} at most", flush=True)
+        for ranks, more, text in ((4, ["parallel.replicas=3", "parallel.zero=1"], "4 data ranks (4 ranks, parallel.tensor = 1) cannot be divided into parallel.replicas = 3 groups; choose a divisor of 4"),
+                                  (2, ["parallel.replicas=2", "parallel.zero=2"], "parallel.replicas = 2 leaves each of the 2 data ranks alone"),
+                                  (2, ["parallel.replicas=2"], "set parallel.zero to 1, 2 or 3")):
+            refused = run(f"refused_{len(text)}", ranks, *more)
+            codes = refused.wait(60)
+            check(set(codes) == {2} and text in refused.said(), f"{more}: ended with {codes}\n{refused.said()}")
+        print("what does not divide is refused")
+
+    def turns(self):
+        words = self.decoder()
 
         def run(name, ranks, *more):
             folder = self.work / name
@@ -487,6 +538,57 @@ class Test:
             Ranks(self, folder, self.some, [*more, *self.batch]).done()
             same_bits(straight, run.folder, case)
             print(f"{case}: the others left after {took:.2f} s; started again, the end has the same bits", flush=True)
+
+    def axes(self):
+        words = [*self.decoder(), "lm.layers=2", "lm.hidden_size=32", "lm.num_heads=2", "train.steps=4000", "train.eval_every=0",
+                 "train.checkpoint_every=0", "parallel.heartbeat_s=0.2"]
+        parts, groups = ["parallel.tensor=2", "parallel.zero=1"], ["parallel.replicas=2", "parallel.zero=2"]
+
+        def start(name, mesh, failing):
+            line = ["train", f"run.dir={self.work / name}", "run.name=run", *words, *mesh]
+            return Ranks(self, name, 4, line=line, failing=failing)
+
+        # The victim, its place, and one that shares the axis with it.
+        cases = {"tensor": (parts, 3, "data 1 of 2, tensor 1 of 2", 2, "tensor axis, rank 0 of 2 (global rank 2)"),
+                 "data": (parts, 1, "data 0 of 2, tensor 1 of 2", 3, "data axis, rank 1 of 2 (global rank 3)"),
+                 "shard": (groups, 2, "replica 1 of 2, shard 0 of 2", 3, "shard axis, rank 1 of 2 (global rank 3)"),
+                 "replica": (groups, 2, "replica 1 of 2, shard 0 of 2", 0, "replica axis, rank 0 of 2 (global rank 0)")}
+        for axis, (mesh, victim, place, waiting, where) in cases.items():
+            run = start(axis, mesh, {victim: f"collective.{axis}:100:kill"})
+            while run.processes[victim].poll() is None:
+                time.sleep(0.01)
+            began = time.monotonic()
+            codes = run.wait(60)
+            took = time.monotonic() - began
+            check(codes == [-9 if rank == victim else 7 for rank in range(4)], f"{axis}: ended with {codes}\n{run.said()}")
+            check(took < 5, f"{axis}: the others took {took:.1f} s to leave\n{run.said()}")
+            for rank in range(4):
+                named = rank == victim or f"rank {victim} ({place}) is gone" in run.said(rank)
+                check(named, f"{axis}: rank {rank} does not name rank {victim}\n{run.said(rank)}")
+            log = (run.folder / "run" / "log" / f"rank_{waiting}.log").read_text()
+            check(where in log, f"{axis}: rank {waiting} does not say '{where}'\n{log}")
+            print(f"SIGKILL in an exchange of the {axis} axis: named after {took:.2f} s; rank {waiting} waits: {where}", flush=True)
+        # One that stands still is no dead one: the time limit ends it.
+        words += ["train.stuck_after_s=2"]
+        run = start("still", parts, {3: "collective.tensor:300:sleep=60"})
+        self.when(run, "step 1/")
+        codes = run.wait(30)
+        check(codes == [7] * 4, f"stuck: ended with {codes}\n{run.said()}")
+        text = "rank 3 (data 1 of 2, tensor 1 of 2) is stuck at step"
+        check(all(text in run.said(rank) for rank in range(4)), f"stuck: rank 3 is not named\n{run.said()}")
+        log = (run.folder / "run" / "log" / "rank_2.log").read_text()
+        check("rank 2 waits in an all-" in log and cases["tensor"][-1] in log, f"stuck: rank 2 does not say where it waits\n{log}")
+        print("a rank that stands still in an exchange of the tensor axis is named", flush=True)
+        # In every step it comes late.
+        words[-1:] = ["train.steps=60"]
+        run = start("slow", parts, {1: "step.begin:1+:sleep=0.01"}).done(60)
+        slow = re.search(r"slow, and all others wait: rank 1 \(.*", run.said(0))
+        check(slow and "ms; data 0 of 2, tensor 1 of 2)" in slow.group() and "they wait most on the tensor axis" in slow.group(),
+              f"the slow rank is not named by its place:\n{run.said(0)}")
+        line = [values for values in map(json.loads, (run.folder / "run" / "metrics.jsonl").open()) if "perf/comm_wait_ms" in values][-1]
+        waits = [line[f"perf/comm_wait_ms_{axis}"] for axis in ("tensor", "data")]
+        check(min(waits) > 0 and sum(waits) <= line["perf/comm_wait_ms"] * 1.01, f"waits: {line}")
+        print(slow.group())
 
     def restart(self):
         if not self.has_torchrun():
@@ -714,7 +816,7 @@ def main():
     parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("test", choices=["equal", "resume", "zero", "turns", "diverge", "stop", "lost", "restart", "slow", "nodes", "doctor", "bench", "ports", "two_jobs", "wrong"])
+    parser.add_argument("test", choices=["equal", "resume", "zero", "turns", "mesh", "diverge", "stop", "lost", "axes", "restart", "slow", "nodes", "doctor", "bench", "ports", "two_jobs", "wrong"])
     args = parser.parse_args()
     test = Test(args)
     try:

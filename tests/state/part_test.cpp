@@ -28,6 +28,10 @@ TEST(StatePartRuns, AreAsFewAsThereCanBe) {
   // A box that is narrower than the part it lies in.
   const StatePart narrow{.split = true, .sizes = {4, 4}, .boxes = {{{0, 1}, {2, 0}, {2, 3}}}};
   EXPECT_EQ(runs_of(narrow, {2, 4}), (Runs{{1, 8, 3}, {5, 12, 3}}));
+  // A packed box: its rows follow each other here. One of whole rows is a run.
+  const StatePart packed{.split = true, .sizes = {4, 4}, .boxes = {{{5}, {1, 2}, {3, 2}}, {{3}, {0, 2}, {1, 2}}}};
+  EXPECT_EQ(runs_of(packed, {11}), (Runs{{3, 2, 2}, {5, 6, 2}, {7, 10, 2}, {9, 14, 2}}));
+  EXPECT_EQ(runs_of({.split = true, .sizes = {4, 4}, .boxes = {{{1}, {1, 0}, {2, 4}}}}, {9}), (Runs{{1, 4, 8}}));
 }
 
 TEST(StatePartRuns, OfSeveralBoxesAreInTheOrderOfTheWhole) {
@@ -54,6 +58,10 @@ TEST(StatePartRuns, RefuseBoxesThatCannotBe) {
   refused({{0, 0}, {0}, {2, 4}}, "another number of places");
   refused({{0, 0, 0}, {0, 0, 0}, {1, 1, 1}}, "another number of dimensions");
   refused({{}, {}, {}}, "another number of places");
+  refused({{3}, {0, 0}, {2, 3}}, "not inside the part");
+  refused({{-1}, {0, 0}, {2, 3}}, "not inside the part");
+  refused({{0}, {3, 0}, {2, 3}}, "not inside the whole tensor");
+  refused({{0}, {0, 0}, {2, -3}}, "not inside the part");
   const StatePart twice{.split = true, .sizes = {4, 4}, .boxes = {{{0, 0}, {0, 0}, {1, 4}}, {{1, 0}, {0, 2}, {1, 2}}}};
   expect_error(ExitCode::unexpected, {"overlap"}, [&] { runs_of(twice, {2, 4}); });
 }
@@ -64,7 +72,9 @@ TEST(StatePartText, ComesBack) {
   EXPECT_EQ(part_text(heads), "24x8 0,0>4,0:4x8 4,0>12,0:4x8");
   EXPECT_EQ(part_text(run_part({}, 0, 1)), "scalar 0>0:1");
   EXPECT_EQ(part_text({}), "");
-  for (const StatePart& part : {heads, run_part({}, 0, 1), run_part({}, 0, 0), run_part({3, 4}, 5, 4)}) {
+  const StatePart packed{.split = true, .sizes = {4, 4}, .boxes = {{{5}, {1, 2}, {3, 2}}}};
+  EXPECT_EQ(part_text(packed), "4x4 5>1,2:3x2");
+  for (const StatePart& part : {heads, packed, run_part({}, 0, 1), run_part({}, 0, 0), run_part({3, 4}, 5, 4)}) {
     StatePart read;
     EXPECT_TRUE(parse_part(part_text(part), read));
     EXPECT_EQ(read, part);

@@ -11,6 +11,7 @@
 #include "hrm/parallel/comm.h"
 #include "support/overrides.h"
 #include "support/ranks.h"
+#include "support/whole_state.h"
 #include "train/small_language.h"
 #include "train/small_polychromic.h"
 
@@ -169,6 +170,34 @@ TEST(WeightsInTurnLife, FineTuningOnResponses) {
     train_language<testing::SmallPolychromic>(alone, 1, one);
     EXPECT_GE(train_language<testing::SmallPolychromic>(dir, 2, with(one, {"parallel.zero=3"})), 1u);
     expect_same_curves(alone, dir, 1e-6);
+  }
+}
+
+// A new training from a checkpoint's weights, where masters are shards.
+TEST(WeightsInTurnLife, StartsFromWeights) {
+  const Overrides base{"train.steps=2", "train.checkpoint_every=2", "optim.ema=0.9", "precision.compute=bf16"};
+  const fs::path dir = fresh_folder("from");
+  train_language<testing::SmallRun>(dir, 1, base);
+  const fs::path checkpoint = checkpoint::open_checkpoint(dir / "small").dir;
+  testing::SmallRun whole(fresh_folder("whole"), base);
+  whole.trainer.start_from(checkpoint);
+  const StateListing expected = list_state(whole.trainer);
+  for (const char* zero : {"parallel.zero=1", "parallel.zero=0"}) {
+    std::vector<std::shared_ptr<parallel::Comm>> comms;
+    for (auto& comm : parallel::make_thread_comms(2)) comms.push_back(std::move(comm));
+    test::on_threads(2, [&](int rank) {
+      const auto& comm = comms[static_cast<size_t>(rank)];
+      testing::SmallRun run(dir, with(base, {zero}), comm);
+      run.trainer.start_from(checkpoint);
+      const auto state = test::whole_state(run.trainer, *comm);
+      for (const TensorEntry& entry : expected.tensors) {
+        if (entry.role != StateRole::weight && entry.role != StateRole::ema) continue;
+        EXPECT_TRUE(at::equal(state.at(entry.name), entry.tensor)) << entry.name << " with " << zero;
+      }
+      for (size_t i = 0; i < run.task.parameters().all().size(); ++i) {
+        EXPECT_TRUE(at::equal(run.task.parameters().all()[i].compute, whole.task.parameters().all()[i].compute));
+      }
+    });
   }
 }
 

@@ -32,6 +32,8 @@ class MappedFile {
 
   // The whole file; page-aligned, empty for an empty file.
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // The whole pages of `part`, which is of bytes(), leave the process's memory until they are read again.
+  void release(std::span<const std::byte> part) const;
   const std::filesystem::path& path() const { return path_; }
 
  private:

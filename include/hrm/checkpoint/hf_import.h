@@ -18,7 +18,9 @@ models::DecoderOptions decoder_options_of(const HfModelConfig& config, int64_t p
 
 // Fills every parameter of the model. q_proj, k_proj and v_proj are rows of one weight here, as are gate_proj and
 // up_proj. Rows are copied from the mapped files straight to the parameter, in its dtype, so the host holds a second
-// copy of only one tensor's rows. Names may have the prefixes of wrappers (core_tensor_name). `options`: those the
+// copy of only one tensor's rows. Outlines (nn/outline.h) and
+// parts of weights read the rows that they are, the former when a ParameterSet asks; quantised layers all of their
+// weight. Names may have the prefixes of wrappers (core_tensor_name). `options`: those the
 // model was built with. A separate head in the files of a tied model is accepted if it equals the embedding. Without
 // gradient. Throws Error(checkpoint), one sentence with everything that is missing, unknown or of another shape.
 //

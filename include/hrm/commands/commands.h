@@ -203,13 +203,14 @@ struct BenchContrastiveOptions {
 int run_bench_contrastive(const BenchContrastiveOptions& options);
 
 struct BenchCommOptions {
-  std::string device = "auto";     // auto, cpu, cuda
-  std::string ops = "all-reduce";  // all-reduce, reduce-scatter, all-gather, all-to-all, send-receive, all
-  int64_t max_mb = 256;            // MiB of the largest tensor; the smallest has 8 bytes
-  bool urgent = false;             // as on a tensor axis: before all compute kernels
-  bool beside = false;             // also an all-gather at the same time as matrix products
-  int64_t leave = 0;               // multiprocessors that persistent kernels leave free meanwhile
-  double meet_timeout_s = 60;      // how long to wait for all ranks, and for each operation between CPUs
+  std::string device = "auto";           // auto, cpu, cuda
+  std::string allocator = "expandable";  // runtime.allocator
+  std::string ops = "all-reduce";        // all-reduce, reduce-scatter, all-gather, all-to-all, send-receive, all
+  int64_t max_mb = 256;                  // MiB of the largest tensor; the smallest has 8 bytes
+  bool urgent = false;                   // as on a tensor axis: before all compute kernels
+  bool beside = false;                   // also an all-gather at the same time as matrix products
+  int64_t leave = 0;                     // multiprocessors that persistent kernels leave free meanwhile
+  double meet_timeout_s = 60;            // how long to wait for all ranks, and for each operation between CPUs
   std::string json_out;
 };
 // Run by every rank of a launch; rank 0 prints and writes. Error(usage) for a process alone.

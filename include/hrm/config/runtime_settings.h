@@ -239,6 +239,7 @@ struct ParallelConfig {
   ReduceDtype reduce = ReduceDtype::fp32;
   int64_t zero = 0;
   int64_t tensor = 1;
+  int64_t replicas = 1;
   int64_t check_replicas_every = 0;
 
   template <class F>
@@ -264,6 +265,10 @@ struct ParallelConfig {
     f("tensor", &ParallelConfig::tensor, IntRange{1, 1024}, "ranks",
       "ranks that hold one part of every layer each and read the same rows (tensor and sequence parallelism of "
       "language models); must divide the ranks, heads, key and value heads, and inner width");
+    f("replicas", &ParallelConfig::replicas, IntRange{1, 1024}, "groups",
+      "groups of ranks that each hold one whole training state; parallel.zero splits it in each group alone, so that "
+      "weights travel within a group and only sums of gradients between groups; must divide the ranks that read "
+      "different rows");
     f("check_replicas_every", &ParallelConfig::check_replicas_every, IntRange{0}, "steps",
       "compare weights and optimizer state of all ranks this often. They are always compared at the start and before "
       "each checkpoint; 0 = only then");

@@ -15,6 +15,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/formats/dtype.h"
+#include "hrm/formats/zip.h"
 
 namespace hrm {
 
@@ -68,6 +69,19 @@ class TorchArchive {
   std::map<std::string, TorchScalar> scalars_;
   std::vector<std::string> containers_;
 };
+
+// Where a tensor's bytes are in a file.
+struct TorchPlace {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;  // in the file
+};
+
+// The tensors of a file of `size` bytes as TorchArchive has them, of which only the directory and the pickle are read:
+// CRC-32 of the storages is not checked. Strided tensors are an error.
+std::vector<TorchPlace> torch_places(uint64_t size, const ReadBytes& read, const std::string& origin,
+                                     ExitCode code = ExitCode::checkpoint);
 
 // The tensors of a model, under their state dict names. Training programs often nest the state dict in a dict, as
 // `model`, `module`, `model_state_dict`, `model_state` or `state_dict`. Then only that member's tensors are returned,

@@ -9,11 +9,20 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "hrm/nn/cut.h"
 #include "hrm/ops/add_rms_norm.h"
 
 namespace hrm::nn {
+
+// Rows on their way between parts.
+class Moving {
+ public:
+  virtual ~Moving() = default;
+  // Once. On a GPU makes the current stream wait, not the host.
+  virtual void wait() = 0;
+};
 
 // All parts call the same methods in the same order, forward and backward. Deterministic.
 class TensorAcross {
@@ -34,6 +43,14 @@ class TensorAcross {
   virtual at::Tensor share(const at::Tensor& x) const = 0;
   // What every part has, (parts, ...) for a tensor (...) of the same shape on each. No gradient.
   virtual at::Tensor gather(const at::Tensor& own) const = 0;
+
+  // For hand-written passes (hrm/nn/across_linear.h), without gradient; tensors must live until wait(), and neither be
+  // read nor written but for what is said. `all`, (parts k, D), gets the rows of all parts; `rows`, (k, D), may be
+  // read.
+  virtual std::unique_ptr<Moving> start_gather(const at::Tensor& all, const at::Tensor& rows) const = 0;
+  // Both (parts, k, D). Sends sums[p] to part p, and pieces[p] gets what part p sends. Their own places do not move;
+  // they may be read and written.
+  virtual std::unique_ptr<Moving> start_exchange(const at::Tensor& pieces, const at::Tensor& sums) const = 0;
 
   // x, which all parts hold alike, as this part's partial sums: x on the first part, zeros on the others. After
   // leave(), every part gets the gradient of the whole.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "hrm/nn/across.h"
 #include "hrm/nn/linear.h"
 #include "hrm/nn/lora.h"
 #include "hrm/nn/norm.h"
@@ -83,6 +84,11 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
 
   // The same without norm and residual.
   at::Tensor forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache = nullptr) const;
+
+  // Of heads that are cut: this part's rows, (k, D), of pass.rows * pass.positions -> every part's partial sums of
+  // attention for them, with products beside the exchange.
+  ops::Pieces forward_across(const TensorAcross& across, const at::Tensor& rows, const AttentionPass& pass,
+                             LayerCache* cache = nullptr) const;
 
   // A decoding step, without gradient: x + attention(norm(x)), all (B, 1, D). Writes keys and values to the cache at
   // pass.place and attends to the cached positions. next: the norm applied to the result, or null.

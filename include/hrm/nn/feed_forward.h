@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/nn/across.h"
 #include "hrm/nn/linear.h"
 #include "hrm/nn/lora.h"
 #include "hrm/nn/norm.h"
@@ -45,6 +46,9 @@ class FeedForward : public torch::nn::Module, public HasAuxiliaryLosses {
   virtual StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next);
   // The same without residual: forward(norm(x)), or this part's partial sums of it.
   virtual at::Tensor step_sums(const RmsNorm& norm, const StepRows& rows);
+  // A layer that is cut: this part's rows, (k, D), of `tokens` -> every part's partial sums of forward() for them, with
+  // products beside the exchange if the layer supports it.
+  virtual ops::Pieces forward_across(const TensorAcross& across, const at::Tensor& rows, int64_t tokens);
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override { return {}; }
 };
 
@@ -81,6 +85,7 @@ class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
   at::Tensor normed_add(const RmsNorm& norm, const at::Tensor& x) override;
   StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) override;
   at::Tensor step_sums(const RmsNorm& norm, const StepRows& rows) override;
+  ops::Pieces forward_across(const TensorAcross& across, const at::Tensor& rows, int64_t tokens) override;
 
   // Parts: gate_proj and up_proj of gate_up_proj, or with `joined` that itself; down_proj.
   std::vector<AdaptableLinear> adaptable_linears() override;

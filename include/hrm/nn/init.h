@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "hrm/nn/cut.h"
+#include "hrm/nn/outline.h"
 
 namespace hrm::nn {
 
@@ -22,6 +23,9 @@ at::Tensor trunc_normal_from_uniform(const at::Tensor& u, double std);
 // Overwrites `tensor` (float32, any device) with draws from CounterRng(seed, Stream::init, hash_name(name)), in C
 // order.
 void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_view name);
+
+// The rows that init_parameter() gives a matrix, (rows, columns), in float32.
+RowSource initial_rows(const at::Tensor& parameter, uint64_t seed, std::string_view name, const ParameterCut& cut = {});
 
 // Overwrites `parameter` as init_parameters() would for a parameter called `name`. Values are drawn in float32 and, for
 // a frozen one of another dtype, rounded. A part gets the values that it has in the whole.
@@ -38,8 +42,8 @@ class HasOwnInit {
 
 // Initialises every parameter of `module`: matrices, (out, in) or (entries, width), with std 1/sqrt(last dimension);
 // vectors (biases) with zeros. Then modules that are HasOwnInit overwrite theirs. Parameters on the meta device (NF4
-// layers) are skipped; the module that knows their final values sets them. The same seed and names give the same
-// weights on every device.
+// layers) are skipped; the module that knows their final values sets them. Outlines get their source (nn/outline.h).
+// The same seed and names give the same weights on every device.
 void init_parameters(torch::nn::Module& module, uint64_t seed);
 
 }  // namespace hrm::nn

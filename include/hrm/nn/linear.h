@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,6 +72,8 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   at::Tensor base_weight() const { return casts_weight() ? weight_.detach().to(*cast_dtype_) : compute_weight_; }
   // Whether the layer casts its master wherever a GEMM reads it.
   bool casts_weight() const { return cast_dtype_.has_value(); }
+  // base_weight(), of an outline with its values in a new tensor.
+  at::Tensor read_base_weight() const;
   at::ScalarType compute_dtype() const { return cast_dtype_.value_or(compute_weight_.scalar_type()); }
   // Whether forward() is more than one GEMM with a fixed weight: there is a bias, the weight is quantised, an adapter
   // is active, or a recorded pass runs in 8 bits.
@@ -97,8 +100,20 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   void hold_quantized(const at::Tensor& weight, const std::string& name);
   // The same for a weight that is in the format fp8 or int8 already, on any device.
   void hold_weight8(const ops::Weight8& weight, const std::string& name);
+  // Calls `hold`, which holds a quantised weight in the layer that it gets: the rows `first` to first + count of this
+  // layer's, all that the other has. In an outline (nn/outline.h) only read_quantized() does, with a layer that lives
+  // no longer than that, as often as it is called; of NF4 always with all rows.
+  using Hold = std::function<void(Linear&, int64_t first, int64_t count)>;
+  void hold_by(Hold hold);
+  // Whether the quantised weight is an outline: quantized_parts() have shapes and types, but no values.
+  bool is_outlined() const { return hold_ != nullptr; }
+  // Of an outline: quantized_parts() with values, or where rows_are_apart() those of some rows.
+  std::vector<at::Tensor> read_quantized() const { return read_quantized(0, weight_.size(0)); }
+  std::vector<at::Tensor> read_quantized(int64_t first, int64_t count) const;
+  // Whether quantized_parts() are numbers and scales of rows, which need no other rows.
+  bool rows_are_apart() const { return weight8_.defined() && !weight8_.transposed.defined(); }
   bool has_quantized() const { return nf4_.defined() || weight8_.defined(); }
-  // The weight that the stored numbers stand for, as a new tensor on the layer's device.
+  // The weight that the stored numbers stand for, as a new tensor on the layer's device; also of an outline.
   at::Tensor dequantized(at::ScalarType dtype) const;
   int64_t quantized_bytes() const;
   // All tensors of the stored form, whose contents may be moved by set_data(). Before the weight is held (an outline)
@@ -128,6 +143,7 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   }
 
  private:
+  std::shared_ptr<Linear> held(int64_t first, int64_t count) const;
   const Fp8Layer* fp8() const;  // null unless this pass runs in 8 bits, or gathers maxima for that
 
   at::Device device_;
@@ -138,6 +154,8 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   ops::Nf4Tensor nf4_;
   ops::Weight8 weight8_;
   bool fp8_products_ = false;
+  bool outlines_ = false;  // built in an OutlineScope
+  Hold hold_;              // of an outline
   std::shared_ptr<LoraAdapter> lora_;
   std::shared_ptr<const Fp8Layer> fp8_;
 };

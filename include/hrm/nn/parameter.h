@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "hrm/nn/block_use.h"
 #include "hrm/nn/cut.h"
 #include "hrm/nn/gradient_ready.h"
+#include "hrm/nn/outline.h"
 
 namespace hrm::nn {
 
@@ -27,6 +29,28 @@ class HasComputeWeight {
   virtual at::Tensor master_weight() const = 0;
   // Called by ParameterSet::build. Same shape as the master, compute dtype, no gradient; its contents change in place.
   virtual void set_compute_weight(const at::Tensor& weight) = 0;
+
+  // Where the values of an outline come from (nn/outline.h); they are rounded to the dtype that the weight has now.
+  // Empty: nothing is known of them yet.
+  void set_source(RowSource rows);
+  const RowSource& source() const { return source_; }
+
+ private:
+  RowSource source_;
+};
+
+// The modules of a model whose masters are outlines.
+class OutlineOwners {
+ public:
+  explicit OutlineOwners(torch::nn::Module& module);
+
+  // The one that reads `parameter`; null if it is no outline.
+  HasComputeWeight* of(const at::Tensor& parameter) const;
+
+ private:
+  void find(torch::nn::Module& module);
+
+  std::unordered_map<const void*, HasComputeWeight*> owners_;
 };
 
 // A gradient that the module's backward pass can overwrite instead of accumulate, so that it need not be cleared first.
@@ -63,6 +87,11 @@ struct Parameter {
   // Whether passes read `compute` alone: the parameter is the weight of a linear layer of a block or of an untied head.
   // Of the master they then use shape, dtype and gradient.
   bool only_compute_is_read = false;
+  // Where its gradient begins in the flat vector.
+  int64_t place = 0;
+  // Whether master and compute weight are still outlines, and where their values are read.
+  bool outlined = false;
+  RowSource source = {};
 };
 
 // A parameter that is not trained, or a part of a quantised weight.
@@ -70,6 +99,24 @@ struct FrozenTensor {
   std::string name;
   at::Tensor tensor;  // its holders have this very tensor
   int group = GradientReady::kNoGroup;
+  // Of an outline: where its values are read, or the quantised layer that it is this part of.
+  bool outlined = false;
+  RowSource source = {};
+  const Linear* layer = nullptr;
+  size_t part = 0;
+};
+
+// Reads frozen tensors, also those that are outlines.
+class FrozenReader {
+ public:
+  // The bytes `first` to first + out.numel() of the tensor. `out`: (n) bytes on its device, and for outlines with a
+  // source a multiple of an element, as `first` is. Of a layer in 8 bits the rows are quantised; one in NF4 is
+  // quantised as a whole, and kept until another one is read.
+  void read(const FrozenTensor& frozen, int64_t first, const at::Tensor& out);
+
+ private:
+  const Linear* layer_ = nullptr;
+  std::vector<at::Tensor> parts_;  // of layer_
 };
 
 // Converts frozen weights to the compute dtype, so that a large model needs a third of the memory. Applies to weights
@@ -85,7 +132,8 @@ class ParameterSet {
   // parameter without requires_grad is frozen: it gets a compute copy but is not in all(). Quantised layers read their
   // weights themselves. `blocks_run_once`: see below. Throws Error(unexpected) if a parameter is not
   // contiguous float32 or is on another device, or if no parameter is trainable. A frozen parameter may already be in
-  // the compute dtype; it then needs no copy.
+  // the compute dtype; it then needs no copy. If there are outlines among the weights, their copies are outlines, too,
+  // and there is no gradient buffer before materialise() or place_gradients().
   void build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once = false);
 
   // For a model that is not trained: freezes every parameter and converts weights as keep_frozen_as() does. all() is
@@ -110,13 +158,20 @@ class ParameterSet {
 
   // All gradients in one float32 vector, for norms and reductions. Each starts at a multiple of kGradAlignment
   // elements. The gaps always stay zero, so the vector is slightly longer than count(). Undefined after
-  // place_gradients().
+  // place_gradients(), and while weights are outlines.
   const at::Tensor& flat_grad() const { return flat_grad_; }
+  int64_t flat_size() const { return flat_size_; }
+  bool gradients_are_placed() const { return gradients_are_placed_; }
   // Clears the gradients. Those that their module can overwrite (HasStaleGradients) keep their values and are marked
   // stale. For them, call settle_gradients() after the backward passes and before reading gradients; it clears those
   // that no pass has written.
   void zero_grad();
   void settle_gradients();
+
+  // The elements `first` to first + out.numel() of master i, also of an outline, into `out` (n) float32.
+  void read_master(size_t i, int64_t first, const at::Tensor& out) const;
+  // Gives all weights that are still outlines storage and values, and their gradients a buffer if they have none.
+  void materialise();
 
   // For a sharded optimizer: moves master i into `place`, contiguous float32 of its size. The tensor keeps its identity
   // but changes its address, so call this before anything (e.g. a captured graph) stores it.
@@ -159,6 +214,8 @@ class ParameterSet {
   static constexpr int64_t kGradAlignment = 64;
 
  private:
+  void make_gradients();
+
   // Forgets the pairs for which is_one(copy, master) is true.
   template <class IsOne>
   void forget_copies(const IsOne& is_one);
@@ -176,6 +233,9 @@ class ParameterSet {
   std::vector<Overwritten> overwritten_;
   std::vector<at::Tensor> cleared_;  // the other parts of flat_grad_
   at::Tensor flat_grad_;
+  int64_t flat_size_ = 0;
+  bool gradients_are_placed_ = false;
+  std::unordered_map<const void*, at::Tensor> stale_;  // HasStaleGradients, by master
   std::vector<FrozenTensor> frozen_;
   std::shared_ptr<GradientReady> gradient_ready_;
   std::shared_ptr<BlockUse> block_use_;

@@ -16,8 +16,8 @@ struct Pieces {
 // residual + pieces[0] + pieces[1] + ..., in float32 (float64 for float64) in the order of parts, rounded once.
 //
 // residual: (n, D) of a floating type; undefined: 0. pieces of the same dtype. Returns (n, D). Deterministic.
-// Differentiable once: every piece gets the gradient of the result, as a view that repeats it. Plain ATen; runs on the
-// current stream; can be captured. Throws c10::Error that names the shapes.
+// Differentiable once: every piece gets the gradient of the result, as a view that repeats it. One pass over memory on
+// a GPU. Runs on the current stream; can be captured. Throws c10::Error that names the shapes.
 at::Tensor add_pieces(const at::Tensor& residual, const Pieces& pieces);
 
 // x = add_pieces(residual, pieces), and y its RMSNorm with `weight` (weighted_rms_norm_stream).

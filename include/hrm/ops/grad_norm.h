@@ -24,4 +24,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> grad_norm(const at::Tensor& flat,
                                                          const std::optional<at::Tensor>& skip,
                                                          const std::optional<at::Tensor>& report);
 
+// The Euclidean norm of flat, as grad_norm() sums it and before it is rounded: 0-dim float64. For norms over several
+// ranks. On a GPU two launches, as above.
+at::Tensor float64_norm(const at::Tensor& flat);
+
 }  // namespace hrm::ops

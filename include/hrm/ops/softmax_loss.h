@@ -21,10 +21,11 @@ namespace hrm::ops {
 // read once. Throws c10::Error that names the shapes.
 at::Tensor softmax_loss_(const at::Tensor& logits, const at::Tensor& labels, const std::optional<at::Tensor>& weights);
 
-// The same over a vocabulary that is cut into parts, in two steps; plain ATen. A part has the logits of the tokens
-// `first` to first + V - 1. softmax_loss_facts() returns what the others need of its rows, (N, 3) float32 (float64 with
-// float64 logits): the largest logit, the sum of exp(logit - largest), and the label's logit, 0 if the label is another
-// part's. With `with_mean` a fourth column: the sum of exp(logit - largest) * (logit - largest).
+// The same over a vocabulary that is cut into parts, in two steps, with the same inputs, no derivative either, and on a
+// GPU one pass each. A part has the logits of the tokens `first` to first + V - 1. softmax_loss_facts() returns what
+// the others need of its rows, (N, 3) float32 (float64 with float64 logits): the largest logit, the sum of exp(logit -
+// largest), and the label's logit, 0 if the label is another part's. With `with_mean` a fourth column: the sum of
+// exp(logit - largest) * (logit - largest).
 at::Tensor softmax_loss_facts(const at::Tensor& logits, const at::Tensor& labels, int64_t first,
                               bool with_mean = false);
 // `facts`: those of all parts, (parts, N, 3 or 4), which are added in the order of parts. Returns the loss of the whole

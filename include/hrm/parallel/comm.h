@@ -58,6 +58,8 @@ class Comm {
   virtual int ranks() const = 0;
   // "4 ranks over gloo, 127.0.0.1".
   virtual std::string describe() const = 0;
+  // Who this rank is in messages: "tensor axis, rank 1 of 2 (global rank 3)", or "rank 3 of 4" of all ranks.
+  virtual std::string place() const;
 
   // In place; contiguous, of floating type or int64.
   virtual std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) = 0;
@@ -89,9 +91,14 @@ class Comm {
   // Empty where there is nothing to tell.
   virtual std::string progress() const { return {}; }
 
-  // By which the users of this Comm measure how long they wait for others; null: not at all. Not owned.
-  StepClock* clock() const { return clock_; }
-  void set_clock(StepClock* clock) { clock_ = clock; }
+  // The operation in which this rank waits for others on the CPU, e.g. "an all-reduce"; empty: in none. From any
+  // thread.
+  virtual std::string waiting() const { return {}; }
+
+  // By which the users of this Comm measure how long they wait for others, and as waits of which axis; null: not at
+  // all. Not owned.
+  StepClock::Of clock() const { return clock_; }
+  void set_clock(StepClock* clock, int axis = StepClock::kNoAxis) { clock_ = {clock, axis}; }
 
   bool alone() const { return ranks() == 1; }
   bool main() const { return rank() == 0; }
@@ -123,8 +130,14 @@ class Comm {
   int place_in(const Subgroup& group) const;
 
  private:
-  StepClock* clock_ = nullptr;
+  StepClock::Of clock_ = {};
 };
+
+// Comm::place() of a rank of an axis; `global`: the rank of all.
+std::string place_text(const std::string& axis, int rank, int ranks, int global);
+
+// Before an operation: reaches Failpoint::collective_start and that of the axis (Subgroup::name; empty: all ranks).
+void reach_failpoints(const std::string& axis);
 
 // One rank: every operation is done at once.
 std::unique_ptr<Comm> make_single_comm();
@@ -165,6 +178,8 @@ class CountingComm : public Comm {
   int ranks() const override { return comm_->ranks(); }
   std::string describe() const override { return comm_->describe(); }
   std::string progress() const override { return comm_->progress(); }
+  std::string place() const override { return comm_->place(); }
+  std::string waiting() const override { return comm_->waiting(); }
   std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) override;
   std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override;
   std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override;

@@ -14,7 +14,7 @@ using NamedCuts = std::map<std::string, nn::ParameterCut>;
 
 // Hands entries on to another visitor, and says of those of cut parameters where they are in the whole: of the weight
 // itself, "optim.<name>.<moment>" and "ema.<name>". So a checkpoint holds whole weights, and a run goes on with another
-// number of parts.
+// number of parts. An entry may also be runs of elements of this rank's part (ParameterShards).
 class CutEntries : public StateVisitor {
  public:
   // Both must outlive this.

@@ -53,14 +53,24 @@ ReducerOptions reducer_options(const config::ParallelConfig& config);
 // the model runs its blocks several times in a pass (TRM) or has only two buckets of them; then gradients are as with
 // zero 1.
 //
+// Of a part of a model (tensor parallelism) all parts are laid out alike, although the last may have fewer rows of the
+// vocabulary: rank r of the parts' ranks holds the same elements of weights that all parts hold whole.
+//
+// With zero 1 to 3 the ranks may be one of several groups with the same state (`replicas`). Each group splits the state
+// among its own ranks, and the shares of the sums are then added up over the groups: in float32 or `dtype`, once a
+// step, while the backward pass still runs.
+//
 // For each step:
 //   clear()
 //   for each micro-batch: begin(whether it is the last); forward; backward
 //   finish()
 class GradientReducer {
  public:
-  // Both must outlive this; the set must be built, and not be built again.
-  GradientReducer(nn::ParameterSet& parameters, Comm& comm, const ReducerOptions& options = {});
+  // All must outlive this; the set must be built, and not be built again. `comm`: the ranks that split the state.
+  // `replicas`: ranks with the same share, one of each group; null or alone: there is one group. Throws
+  // Error(unexpected) for several groups without a `zero`, or of one rank each.
+  GradientReducer(nn::ParameterSet& parameters, Comm& comm, const ReducerOptions& options = {},
+                  Comm* replicas = nullptr);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -75,7 +85,7 @@ class GradientReducer {
   void begin(bool last_micro_batch);
 
   // After the last backward pass: starts the rest and waits for all, on a GPU by ordering the current stream. Then
-  // flat_grad(), with zero 1 and 2 share(), holds the sum over the ranks, the same bits on each. Throws as Comm.
+  // flat_grad(), with zero 1 to 3 share(), holds the sum over all ranks, the same bits on each. Throws as Comm.
   void finish();
 
   // A step that failed, as one may in a capture, is given up: the next begins anew.
@@ -114,6 +124,7 @@ class GradientReducer {
     at::Tensor sent;          // the same, or its copy in the dtype that travels
     std::vector<int> groups;  // that must be complete; empty: those of no group, at the end
     std::unique_ptr<Pending> pending;
+    std::unique_ptr<Pending> crossing;  // the sum over the groups
   };
 
   struct Extent;
@@ -123,14 +134,17 @@ class GradientReducer {
   void lay_out(const std::vector<Extent>& extents);
   void make_buffers(at::ScalarType dtype, bool rotate);
   at::Tensor own_slice(const Bucket& bucket) const;
+  at::Tensor place_in_share(const Bucket& bucket, const at::Tensor& of) const;
   void open_buffer(size_t bucket);
   void check_nothing_started() const;
   void start_next();
   void take_in(Bucket& bucket);
+  void take_in_crossing(Bucket& bucket);
   void settle();
 
   nn::ParameterSet& parameters_;
   Comm& comm_;
+  Comm* replicas_ = nullptr;     // null: there is one group
   std::vector<Bucket> buckets_;  // in the order in which they are started
   std::vector<char> complete_;   // by group
   size_t started_ = 0, started_early_ = 0;
@@ -143,6 +157,7 @@ class GradientReducer {
   std::vector<PieceUse> pieces_;
   bool weights_take_turns_ = false;
   at::Tensor share_;
+  at::Tensor crossing_;              // what travels between the groups: share_, or its copy in another dtype
   bool summed_ = false;              // share_ holds the sums of earlier micro-batches of this step
   at::Tensor held_;                  // gradients of all buckets but those that take turns,
   size_t rotating_ = 0;              // the first so many,

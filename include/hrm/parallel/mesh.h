@@ -21,6 +21,7 @@ enum class Axis {
   data,     // shard x replica
 };
 constexpr int kAxes = 4;
+constexpr std::array<Axis, kAxes> kAllAxes{Axis::tensor, Axis::shard, Axis::replica, Axis::data};
 
 // "tensor", "shard", "replica", "data".
 const char* axis_name(Axis axis);
@@ -30,6 +31,9 @@ struct MeshShape {
   int replicas = 1;  // the rest of the ranks are shards
 };
 MeshShape mesh_shape(const config::ParallelConfig& config);
+class MeshPlace;
+// Throws Error(usage) where parallel.replicas leaves each rank alone in its group.
+void check_groups(const MeshPlace& place, const config::ParallelConfig& config);
 
 // The coordinates of a rank, without communication.
 class MeshPlace {
@@ -43,6 +47,10 @@ class MeshPlace {
   int coordinate(Axis axis) const;
   // Ascending ranks that differ from this one along the axis alone, and this one.
   std::vector<int> members(Axis axis) const;
+  // The place of another rank in the same mesh.
+  MeshPlace of(int rank) const { return {rank, ranks_, {.tensor = tensor_, .replicas = replicas_}}; }
+  // Whether all ranks read other rows and hold the same, or shares of it: one axis.
+  bool plain() const { return tensor_ == 1 && replicas_ == 1; }
   // "data 2 of 4, tensor 1 of 2"; the axes that have more than one rank, or "the only rank".
   std::string describe() const;
   // Whether the sums of this rank count: one rank of each tensor axis.
@@ -53,7 +61,8 @@ class MeshPlace {
 };
 
 // A Comm for each axis. Along an axis of one rank every rank is alone. A shard, replica or data axis of all ranks is
-// the world itself; the tensor axis has a Comm of its own, which is urgent.
+// the world itself; the tensor axis has a Comm of its own, which is urgent. Subgroup::name is axis_name(); where there
+// is one group of shards, they are the data axis, and their Comm has its name.
 class Mesh {
  public:
   // A collective operation of all ranks: splits `world`, which lives as long as this.
@@ -67,8 +76,15 @@ class Mesh {
   int size(Axis axis) const { return place_.size(axis); }
   int coordinate(Axis axis) const { return place_.coordinate(axis); }
   bool speaks() const { return place_.speaks(); }
+  // In which operation this rank waits on the CPU: "an all-reduce: tensor axis, rank 1 of 2 (global rank 3)"; empty: in
+  // none. From any thread, without waiting.
+  std::string waiting() const;
+  // Comm::progress() of every axis that tells it.
+  std::string progress() const;
 
  private:
+  std::string place_on(const Comm& comm) const;
+
   std::shared_ptr<Comm> world_;
   MeshPlace place_;
   std::array<std::shared_ptr<Comm>, kAxes> axes_;

@@ -14,6 +14,7 @@
 #include "hrm/optim/optimizer.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/parallel/gradient_reducer.h"
+#include "hrm/parallel/tensor_gradients.h"
 #include "hrm/parallel/weight_gather.h"
 #include "hrm/state/registry.h"
 
@@ -28,6 +29,9 @@ namespace hrm::parallel {
 // Registers what this rank has of each parameter, as a part of the entries of whole parameters: "optim.<name>.<moment>"
 // and with an EMA "ema.<name>". Masters of which only shards exist are registered in the place of the task's
 // (visit_weights).
+//
+// Of a part of a model (tensor parallelism) this is a shard of the part: `comm` has the ranks with the same part. Then
+// TensorGradients(gradients(), held_alike()) knows the other parts, and goes into global_norm() and step().
 class ParameterShards : public Stateful {
  public:
   // All must outlive this. `average_decay`: of the EMA, which starts as the masters; 0: none. `moments`:
@@ -45,12 +49,17 @@ class ParameterShards : public Stateful {
 
   // The norm of the gradients of all ranks, as optim::global_norm of the whole vector up to rounding; the same bits on
   // each. A collective operation.
-  optim::GradNorm global_norm(double max_norm, const optim::GradNormExtras& extras) const;
+  optim::GradNorm global_norm(double max_norm, const optim::GradNormExtras& extras,
+                              const TensorGradients* parts = nullptr) const;
 
   // optimizer.step() on the parts, then all masters and compute copies are those of all ranks. update_ratio: 0-dim
   // float64 as there, over all ranks. A collective operation, without host synchronisation on a GPU.
   void step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale, const at::Tensor& skip,
-            const at::Tensor& update_ratio);
+            const at::Tensor& update_ratio, const TensorGradients* parts = nullptr);
+
+  // The gradients of this rank's shard, (n) float32, and what of it all parts of the model hold alike.
+  const at::Tensor& gradients() const { return gradients_; }
+  std::vector<TensorGradients::HeldAlike> held_alike() const;
 
   // After anything that wrote masters: every rank gets the others' parts of what is whole, in float32, and of compute
   // copies. ParameterSet::refresh_compute() then makes the other copies. A collective operation.

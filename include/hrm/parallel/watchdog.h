@@ -58,6 +58,11 @@ class Watchdog {
   // What leave() logs beside the stack, such as the collective that a GPU is in. Called from any thread, must not wait.
   void set_report(std::function<std::string()> report);
 
+  // How messages name ranks and waits in a mesh of several axes. place_of: where a rank is, such as "data 1 of 2,
+  // tensor 0 of 2", or empty. waiting: in which operation this rank waits, such as "an all-reduce: tensor axis, rank 0
+  // of 2 (global rank 2)", or empty; goes along with every heartbeat. Called from any thread, must not wait.
+  void set_mesh(std::function<std::string(int rank)> place_of, std::function<std::string()> waiting);
+
   // Called by leave() first of all, before its own time counts; must end in bounded time, and not throw.
   void set_before_leaving(std::function<void(const Failure&)> call);
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "hrm/config/config.h"
 #include "hrm/nn/block_use.h"
 #include "hrm/nn/parameter.h"
 #include "hrm/parallel/comm.h"
@@ -91,8 +92,12 @@ class WeightGather : public nn::BlockUse::Listener {
   int64_t gathered_ = 0, late_ = 0, most_held_ = 0;
 };
 
+// Whether a task's model is to be an outline (nn/outline.h), of which ParameterShards reads this rank's part: its
+// weights take turns.
+bool builds_outline(const config::ParallelConfig& config, const Comm& comm);
+
 // One unit for each mostly frozen block of the model, in the order of a forward pass. Sources are made from this rank's
-// slices of the weights.
+// slices of the weights, also where these are outlines.
 std::vector<WeightGather::Unit> frozen_units(const nn::ParameterSet& parameters, const Comm& comm);
 
 }  // namespace hrm::parallel

@@ -73,6 +73,9 @@ class CapturedStep {
   int64_t replays_ = 0, eager_runs_ = 0;
 };
 
+// How many graphs this process has launched.
+uint64_t graph_launches();
+
 // Live bytes in the memory pool of this process's graphs: 0 as long as every captured work keeps its results in its own
 // tensors. Slow; for tests.
 int64_t graph_pool_bytes_in_use();

@@ -12,7 +12,8 @@ namespace hrm {
 
 // A box of elements: where it begins here and in the whole tensor, and how far it extends along each dimension. All
 // three have as many numbers as the tensor has dimensions. With one number each, where the tensor has several, the box
-// is a run of elements that follow each other in C order, here and in the whole.
+// is a run of elements that follow each other in C order, here and in the whole. With one number in `here` alone, the
+// box is packed: its elements follow each other here, in C order, from that element on.
 struct StateBox {
   std::vector<int64_t> here, there, sizes;
   bool operator==(const StateBox&) const = default;

@@ -35,8 +35,9 @@ int64_t padded_causal_positions(const config::Config& config, const HfModelConfi
 // layers as hf.quantize says. Rows have causal_positions(), or `positions` if these are more and the model supports
 // them. Error(checkpoint) for files that do not fit the model, Error(usage) for contradicting values, and for a model
 // that asks for a loss of its routers' load. `across`: not null for a part of the model (models::DecoderOptions).
+// `outline`: large weights stay outlines (nn/outline.h) until ParameterSet::materialise() or parallel::ParameterShards.
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions = 0,
-                        std::shared_ptr<const nn::TensorAcross> across = nullptr);
+                        std::shared_ptr<const nn::TensorAcross> across = nullptr, bool outline = false);
 
 // The same for only reading and writing text: nothing is trained, and rows have `positions`. Without an adapter all
 // weights are kept only in the compute dtype.

@@ -82,6 +82,8 @@ class Trainer : public Stateful {
 
   // Starts from the weights that the task holds now, instead of resume(): call before run().
   void start_fresh();
+  // The same, from the averages of a checkpoint, or its weights if it has none. `by_mean`: as load_weights_into().
+  void start_from(const std::filesystem::path& checkpoint, const std::vector<std::string>& by_mean = {});
 
   // Trains to the configured number of steps. A signal (train/signals.h) stops it after a step, or within an
   // evaluation, which the resumed run repeats. A signal to any rank stops all ranks after the same step, a few steps
@@ -92,6 +94,8 @@ class Trainer : public Stateful {
   // Trains this many further steps and nothing else: no evaluation, no checkpoint, no trace, no stop by signal, and not
   // bounded by the configured number. What `bench step` times. Throws as run().
   void run_steps(int64_t count);
+  // Waits for the device and reads the metrics of all steps so far.
+  void wait_for_metrics() { collect_metrics(/*wait=*/true); }
 
   // Everything that a resume needs: step counters, task, optimizer, averages, the open metrics window.
   void visit_state(StateVisitor& visitor) override;
@@ -132,12 +136,13 @@ class Trainer : public Stateful {
   optim::Ema* ema() { return shards_ ? shards_->ema() : ema_.get(); }
   void alive(const char* doing);
   void visit_entries(StateVisitor& visitor);
+  void visit_weights(StateVisitor& visitor);
   void set_clock(parallel::StepClock* clock);
   void pause_over(double start_s);
   void collect_metrics(bool wait);
   void collect_finished();
   void add_step(const AsyncReader::Entry& entry);
-  void watch_speed(int64_t step, const double* own_ms);
+  void watch_speed(int64_t step, const double* values);
   void write_window(int64_t step);
   bool evaluate();
   bool any_stop_requested();

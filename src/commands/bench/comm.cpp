@@ -267,6 +267,7 @@ int measure_all(const BenchCommOptions& options, const parallel::Launch& launch,
   json["ranks"] = launch.ranks;
   json["nodes"] = launch.nodes;
   json["urgent"] = options.urgent;
+  json["allocator"] = options.allocator;
   json["description"] = world.describe();
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
   if (comm.main()) {
@@ -304,6 +305,7 @@ int run_bench_comm(const BenchCommOptions& options) {
           "torchrun --no-python --nproc-per-node=2 hrm_train bench comm");
   config::Config config;
   config.runtime.device = config::value_of_name<config::DeviceChoice>(options.device);
+  config.runtime.allocator = config::value_of_name<config::GpuAllocator>(options.allocator);
   config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(options.meet_timeout_s));
   return train::run_as_ranks(launch, config, {.run = "bench comm"}, [&](train::Ranks& ranks) {
     const Runtime runtime = train::start_device(ranks, config);

@@ -232,6 +232,9 @@ void add_bench_comm(CLI::App& bench, Action& action) {
   sub->add_option("--device", o->device, "auto = GPUs with NCCL if usable ones are present; cpu = CPUs with Gloo")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  sub->add_option("--allocator", o->allocator, "how GPU memory is allocated, as runtime.allocator says")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"expandable", "native"}));
   sub->add_option("--ops", o->ops, "which operations; 'plan --bandwidths' needs all-reduce")
       ->capture_default_str()
       ->check(CLI::IsMember({"all-reduce", "reduce-scatter", "all-gather", "all-to-all", "send-receive", "all"}));

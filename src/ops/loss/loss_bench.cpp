@@ -30,6 +30,22 @@ BenchCall softmax_loss(const BenchShape& s, at::Device device, at::ScalarType dt
            at::randint(0, kVocabulary, {rows}, at::device(device).dtype(at::kInt)), random.floats({rows}).abs()}};
 }
 
+// One of two parts of that vocabulary.
+constexpr int64_t kPart = 16000;
+
+BenchCall softmax_loss_facts(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const int64_t rows = std::min<int64_t>(s.rows(), 4096);
+  return {{Random{device, dtype}.activations({rows, kPart}),
+           at::randint(0, 2 * kPart, {rows}, at::device(device).dtype(at::kInt)), kPart, false}};
+}
+
+BenchCall softmax_loss_part(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const int64_t rows = std::min<int64_t>(s.rows(), 4096);
+  return {{random.activations({rows, kPart}), at::randint(0, 2 * kPart, {rows}, at::device(device).dtype(at::kInt)),
+           kPart, at::ones({2, rows, 3}, at::device(device)), random.floats({rows}).abs()}};
+}
+
 const KernelGroups kGroups{
     {"SoftmaxLoss", "loss"},
     {"softmax_loss", "loss"},
@@ -44,6 +60,8 @@ std::vector<BenchOp> loss_cases() {
       {"hrm::token_loss", token_loss},
       {"hrm::token_loss_backward", token_loss_backward},
       {"hrm::softmax_loss_", softmax_loss},
+      {"hrm::softmax_loss_facts", softmax_loss_facts},
+      {"hrm::softmax_loss_part_", softmax_loss_part},
   };
 }
 

@@ -1,9 +1,13 @@
 // Softmax cross-entropy over a vocabulary that is cut into parts.
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
 
-#include "hrm/ops/softmax_loss.h"
 #include "hrm/ops/token_loss.h"
 #include "ops/common/accumulate_type.h"
+#include "ops/common/op.h"
+#include "ops/loss/softmax_loss_impl.h"
+#include "ops/loss/softmax_loss_part_impl.h"
 
 namespace hrm::ops {
 namespace {
@@ -39,10 +43,24 @@ OwnLabels own_labels(const at::Tensor& labels, int64_t first, int64_t count) {
 
 }  // namespace
 
+void check_softmax_loss_facts(const at::Tensor& logits, const at::Tensor& labels, int64_t first) {
+  check_softmax_loss(logits, labels, {});
+  TORCH_CHECK(first >= 0, "hrm::softmax_loss_facts: first must not be negative, got ", first);
+}
+
+void check_softmax_loss_part(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& facts,
+                             const std::optional<at::Tensor>& weights) {
+  check_softmax_loss(logits, labels, weights);
+  TORCH_CHECK(facts.dim() == 3 && facts.size(1) == logits.size(0) && (facts.size(2) == 3 || facts.size(2) == 4) &&
+                  facts.size(0) > 0 && facts.scalar_type() == accumulate_type(logits) &&
+                  facts.device() == logits.device(),
+              "hrm::softmax_loss_part_: facts must be (parts, N, 3 or 4) ", accumulate_type(logits),
+              " for logits (N, V), got ", facts.sizes(), " ", facts.scalar_type(), " and ", logits.sizes());
+}
+
+namespace reference {
+
 at::Tensor softmax_loss_facts(const at::Tensor& logits, const at::Tensor& labels, int64_t first, bool with_mean) {
-  TORCH_CHECK(logits.dim() == 2 && labels.dim() == 1 && labels.size(0) == logits.size(0),
-              "softmax_loss_facts: logits (N, V) and labels (N) do not fit, got ", logits.sizes(), " and ",
-              labels.sizes());
   const at::NoGradGuard no_grad;
   const at::Tensor wide = logits.to(accumulate_type(logits)), largest = wide.amax(-1, /*keepdim=*/true);
   const at::Tensor below = wide - largest, exp = below.exp();
@@ -55,9 +73,6 @@ at::Tensor softmax_loss_facts(const at::Tensor& logits, const at::Tensor& labels
 
 at::Tensor softmax_loss_part_(const at::Tensor& logits, const at::Tensor& labels, int64_t first,
                               const at::Tensor& facts, const std::optional<at::Tensor>& weights) {
-  TORCH_CHECK(facts.dim() == 3 && facts.size(1) == logits.size(0) && facts.size(2) >= 3 && facts.size(0) > 0,
-              "softmax_loss_part_: facts must be (parts, N, 3) for logits (N, V), got ", facts.sizes(), " and ",
-              logits.sizes());
   const at::NoGradGuard no_grad;
   const WholeRow row = whole_row(facts);
   const at::Tensor ignored = labels.eq(kIgnoredToken);
@@ -69,6 +84,51 @@ at::Tensor softmax_loss_part_(const at::Tensor& logits, const at::Tensor& labels
     logits.copy_(grad.mul_(weights->masked_fill(ignored, 0).unsqueeze(-1)));
   }
   return loss;
+}
+
+}  // namespace reference
+
+namespace {
+
+at::Tensor softmax_loss_facts_cpu(const at::Tensor& logits, const at::Tensor& labels, int64_t first, bool with_mean) {
+  check_softmax_loss_facts(logits, labels, first);
+  return reference::softmax_loss_facts(logits, labels, first, with_mean);
+}
+
+at::Tensor softmax_loss_part_cpu(const at::Tensor& logits, const at::Tensor& labels, int64_t first,
+                                 const at::Tensor& facts, const std::optional<at::Tensor>& weights) {
+  check_softmax_loss_part(logits, labels, facts, weights);
+  return reference::softmax_loss_part_(logits, labels, first, facts, weights);
+}
+
+}  // namespace
+
+at::Tensor softmax_loss_facts(const at::Tensor& logits, const at::Tensor& labels, int64_t first, bool with_mean) {
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, bool)> op("hrm::softmax_loss_facts");
+  return op(logits, labels, first, with_mean);
+}
+
+at::Tensor softmax_loss_part_(const at::Tensor& logits, const at::Tensor& labels, int64_t first,
+                              const at::Tensor& facts, const std::optional<at::Tensor>& weights) {
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, const at::Tensor&,
+                             const std::optional<at::Tensor>&)>
+      op("hrm::softmax_loss_part_");
+  return op(logits, labels, first, facts, weights);
+}
+
+TORCH_LIBRARY_FRAGMENT(hrm, m) {
+  m.def("softmax_loss_facts(Tensor logits, Tensor labels, int first, bool with_mean) -> Tensor");
+  m.def("softmax_loss_part_(Tensor(a!) logits, Tensor labels, int first, Tensor facts, Tensor? weights) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(hrm, CPU, m) {
+  m.impl("softmax_loss_facts", &softmax_loss_facts_cpu);
+  m.impl("softmax_loss_part_", &softmax_loss_part_cpu);
+}
+
+TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
+  m.impl("softmax_loss_facts", torch::autograd::autogradNotImplementedFallback());
+  m.impl("softmax_loss_part_", torch::autograd::autogradNotImplementedFallback());
 }
 
 at::Tensor softmax_entropy(const at::Tensor& facts) {

@@ -2,26 +2,56 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
-
-#include <optional>
+#include <torch/library.h>
 
 #include "ops/common/accumulate_type.h"
-#include "ops/common/optional_tensor.h"
+#include "ops/common/op.h"
+#include "ops/norm/add_rms_norm_impl.h"
 
 namespace hrm::ops {
+
+void check_add_pieces(const OptionalTensor& residual, const at::Tensor& pieces) {
+  TORCH_CHECK(pieces.dim() == 3 && pieces.size(0) > 0 && at::isFloatingType(pieces.scalar_type()),
+              "add_pieces: pieces must be (parts, n, D) of a floating type, got ", pieces.sizes(), " ",
+              pieces.scalar_type());
+  TORCH_CHECK(!residual || (residual->sizes() == pieces.sizes().slice(1) &&
+                            residual->scalar_type() == pieces.scalar_type() && residual->device() == pieces.device()),
+              "add_pieces: residual (n, D) and pieces (parts, n, D) do not fit, got ", residual->sizes(), " ",
+              residual->scalar_type(), " and ", pieces.sizes(), " ", pieces.scalar_type());
+}
+
+namespace reference {
+
+at::Tensor add_pieces(const OptionalTensor& residual, const at::Tensor& pieces) {
+  const at::ScalarType wide = accumulate_type(pieces);
+  at::Tensor sum = residual ? residual->to(wide).add(pieces[0]) : pieces[0].to(wide, /*non_blocking=*/false, true);
+  for (int64_t part = 1; part < pieces.size(0); ++part) sum.add_(pieces[part]);
+  return sum.to(pieces.scalar_type());
+}
+
+}  // namespace reference
+
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+at::Tensor add_pieces_op(const OptionalTensor& residual, const at::Tensor& pieces) {
+  static const Op<at::Tensor(const OptionalTensor&, const at::Tensor&)> op("hrm::add_pieces");
+  return op(residual, pieces);
+}
+
+at::Tensor add_pieces_cpu(const OptionalTensor& residual, const at::Tensor& pieces) {
+  check_add_pieces(residual, pieces);
+  return reference::add_pieces(residual, pieces);
+}
+
 struct AddPieces : torch::autograd::Function<AddPieces> {
-  static at::Tensor forward(AutogradContext* ctx, const std::optional<at::Tensor>& residual, const at::Tensor& pieces) {
-    const at::ScalarType wide = accumulate_type(pieces);
-    at::Tensor sum = residual ? residual->to(wide).add(pieces[0]) : pieces[0].to(wide, /*non_blocking=*/false, true);
-    for (int64_t part = 1; part < pieces.size(0); ++part) sum.add_(pieces[part]);
+  static at::Tensor forward(AutogradContext* ctx, const OptionalTensor& residual, const at::Tensor& pieces) {
+    at::AutoDispatchBelowADInplaceOrView below;
     ctx->saved_data["parts"] = pieces.size(0);
     ctx->saved_data["has_residual"] = residual.has_value();
-    return sum.to(pieces.scalar_type());
+    return add_pieces_op(residual, pieces);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -31,22 +61,34 @@ struct AddPieces : torch::autograd::Function<AddPieces> {
   }
 };
 
+at::Tensor add_pieces_autograd(const OptionalTensor& residual, const at::Tensor& pieces) {
+  if (at::GradMode::is_enabled() && (pieces.requires_grad() || (residual && residual->requires_grad()))) {
+    return AddPieces::apply(residual, pieces);
+  }
+  at::AutoDispatchBelowADInplaceOrView below;
+  return add_pieces_op(residual, pieces);
+}
+
 }  // namespace
 
 at::Tensor add_pieces(const at::Tensor& residual, const Pieces& pieces) {
-  const at::Tensor& sums = pieces.sums;
-  TORCH_CHECK(sums.dim() == 3 && sums.size(0) > 0 && at::isFloatingType(sums.scalar_type()),
-              "add_pieces: pieces must be (parts, n, D) of a floating type, got ", sums.sizes(), " ",
-              sums.scalar_type());
-  TORCH_CHECK(!residual.defined() ||
-                  (residual.sizes() == sums.sizes().slice(1) && residual.scalar_type() == sums.scalar_type()),
-              "add_pieces: residual (n, D) and pieces (parts, n, D) do not fit, got ", residual.sizes(), " and ",
-              sums.sizes());
-  return AddPieces::apply(optional_tensor(residual), sums);
+  return add_pieces_op(optional_tensor(residual), pieces.sums);
 }
 
 NormedStream add_rms_norm(const at::Tensor& residual, const Pieces& pieces, const at::Tensor& weight, double eps) {
   return weighted_rms_norm_stream(add_pieces(residual, pieces), weight, eps);
+}
+
+TORCH_LIBRARY_FRAGMENT(hrm, m) {
+  m.def("add_pieces(Tensor? residual, Tensor pieces) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(hrm, CPU, m) {
+  m.impl("add_pieces", &add_pieces_cpu);
+}
+
+TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
+  m.impl("add_pieces", &add_pieces_autograd);
 }
 
 }  // namespace hrm::ops

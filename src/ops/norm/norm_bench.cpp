@@ -36,7 +36,15 @@ BenchCall weighted_rms_norm_backward(const BenchShape& s, at::Device device, at:
            random.floats({s.width}), random.activations(sizes), true}};
 }
 
+// Of a stream that two parts share: their sums of one's rows.
+BenchCall add_pieces(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const int64_t rows = s.batch * s.length();
+  return {{random.activations({rows, s.width}), random.activations({2, rows, s.width})}};
+}
+
 const KernelGroups kGroups{
+    {"AddPieces", "norm"},
     {"RmsNorm", "norm"},
     {"rms_norm", "norm"},
 };
@@ -51,6 +59,7 @@ std::vector<BenchOp> norm_cases() {
       {"hrm::weighted_rms_norm", weighted_rms_norm},
       {"hrm::weighted_rms_norm_forward", weighted_rms_norm},
       {"hrm::weighted_rms_norm_backward", weighted_rms_norm_backward},
+      {"hrm::add_pieces", add_pieces},
   };
 }
 

@@ -34,6 +34,17 @@ void check_grad_norm(const at::Tensor& flat, double max_norm, double norm_type,
   }
 }
 
+void check_float64_norm(const at::Tensor& flat) {
+  TORCH_CHECK(flat.dim() == 1 && flat.numel() >= 1 && flat.is_contiguous() && flat.scalar_type() == at::kFloat,
+              "hrm::float64_norm: flat must be a contiguous float32 vector, got shape ", flat.sizes(), ", ",
+              flat.scalar_type());
+}
+
+at::Tensor float64_norm(const at::Tensor& flat) {
+  static const Op<at::Tensor(const at::Tensor&)> op("hrm::float64_norm");
+  return op(flat);
+}
+
 GradNormResult grad_norm(const at::Tensor& flat, double max_norm, double norm_type,
                          const std::optional<at::Tensor>& loss_scale, const std::optional<at::Tensor>& skip,
                          const std::optional<at::Tensor>& report) {
@@ -52,9 +63,15 @@ GradNormResult grad_norm_cpu(const at::Tensor& flat, double max_norm, double nor
   return reference::grad_norm(flat, max_norm, norm_type, loss_scale, skip, report);
 }
 
+at::Tensor float64_norm_cpu(const at::Tensor& flat) {
+  check_float64_norm(flat);
+  return reference::float64_norm(flat);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
+  m.def("float64_norm(Tensor flat) -> Tensor");
   m.def(
       "grad_norm(Tensor flat, float max_norm, float norm_type, Tensor? loss_scale, Tensor(a!)? skip, Tensor(b!)? "
       "report) -> (Tensor norm, Tensor coef, Tensor nonfinite)");
@@ -62,6 +79,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("grad_norm", &grad_norm_cpu);
+  m.impl("float64_norm", &float64_norm_cpu);
 }
 
 }  // namespace hrm::ops

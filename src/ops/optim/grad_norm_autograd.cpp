@@ -21,10 +21,16 @@ GradNormResult grad_norm_autograd(const at::Tensor& flat, double max_norm, doubl
   return result;
 }
 
+at::Tensor float64_norm_autograd(const at::Tensor& flat) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  return float64_norm(flat);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("grad_norm", &grad_norm_autograd);
+  m.impl("float64_norm", &float64_norm_autograd);
 }
 
 }  // namespace hrm::ops

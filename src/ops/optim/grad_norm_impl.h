@@ -12,7 +12,11 @@ void check_grad_norm(const at::Tensor& flat, double max_norm, double norm_type,
                      const std::optional<at::Tensor>& loss_scale, const std::optional<at::Tensor>& skip,
                      const std::optional<at::Tensor>& report);
 
+void check_float64_norm(const at::Tensor& flat);
+
 namespace reference {
+
+at::Tensor float64_norm(const at::Tensor& flat);
 
 GradNormResult grad_norm(const at::Tensor& flat, double max_norm, double norm_type,
                          const std::optional<at::Tensor>& loss_scale, const std::optional<at::Tensor>& skip,

@@ -4,6 +4,10 @@
 
 namespace hrm::ops::reference {
 
+at::Tensor float64_norm(const at::Tensor& flat) {
+  return at::linalg_vector_norm(flat, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
+}
+
 GradNormResult grad_norm(const at::Tensor& flat, double max_norm, double norm_type,
                          const std::optional<at::Tensor>& loss_scale, const std::optional<at::Tensor>& skip,
                          const std::optional<at::Tensor>& report) {

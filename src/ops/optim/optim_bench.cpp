@@ -38,6 +38,12 @@ BenchCall grad_norm(const BenchShape& s, at::Device device, at::ScalarType dtype
            at::zeros({3}, at::device(device).dtype(at::kDouble))}};
 }
 
+BenchCall float64_norm(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  int64_t count = 0;
+  for (const auto& sizes : weight_sizes(s)) count += sizes[0] * sizes[1];
+  return {{Random{device, dtype}.floats({count})}};
+}
+
 BenchCall sparse_sign_sgd(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
   const at::Tensor ids = at::zeros({s.batch}, at::device(device).dtype(at::kInt));
@@ -46,8 +52,13 @@ BenchCall sparse_sign_sgd(const BenchShape& s, at::Device device, at::ScalarType
 }
 
 const KernelGroups kGroups{
-    {"Adam", "optimizer"},     {"adam_", "optimizer"},        {"SparseSignSgd", "optimizer"},
-    {"sign_sgd", "optimizer"}, {"GradNorm", "gradient norm"}, {"grad_norm", "gradient norm"},
+    {"Adam", "optimizer"},
+    {"adam_", "optimizer"},
+    {"SparseSignSgd", "optimizer"},
+    {"sign_sgd", "optimizer"},
+    {"GradNorm", "gradient norm"},
+    {"grad_norm", "gradient norm"},
+    {"float64_norm", "gradient norm"},
 };
 
 }  // namespace
@@ -56,6 +67,7 @@ std::vector<BenchOp> optim_cases() {
   return {
       {"hrm::adam_", adam},
       {"hrm::grad_norm", grad_norm},
+      {"hrm::float64_norm", float64_norm},
       {"hrm::sparse_sign_sgd_", sparse_sign_sgd},
   };
 }

@@ -1,18 +1,24 @@
 #include "hrm/parallel/nccl_comm.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/streams.h"
 
 namespace hrm::parallel {
@@ -110,6 +116,23 @@ class DeviceProgress {
   std::array<Operation, 256> operations_;
 };
 
+// How NCCL treats captured operations, unless the environment says otherwise.
+struct GraphSettings {
+  bool mixes;  // operations outside of graphs may start while a graph with some is under way
+
+  GraphSettings() {
+    // NCCL makes the tensors of captured operations known to the other GPUs, which then read and write them in place.
+    // With segments that grow, replays of all-to-all and of sending hang from 16 MiB on (NCCL 2.28.9, two H200).
+    if (c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments()) {
+      setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
+    }
+    // An operation of a few bytes takes 7 instead of 23 us in a graph that need not be mixed with other work.
+    constexpr const char* kMixing = "NCCL_GRAPH_MIXING_SUPPORT";
+    setenv(kMixing, "0", /*overwrite=*/0);
+    mixes = std::string_view(std::getenv(kMixing)) != "0";
+  }
+};
+
 class NcclComm : public Comm {
  public:
   NcclComm(std::shared_ptr<Comm> cpu, at::Device device)
@@ -151,6 +174,8 @@ class NcclComm : public Comm {
   int rank() const override { return cpu_->rank(); }
   int ranks() const override { return cpu_->ranks(); }
   std::string describe() const override { return cat(ranks(), " ranks over NCCL ", version_, "; ", cpu_->describe()); }
+  std::string place() const override { return cpu_->place(); }
+  std::string waiting() const override { return cpu_->waiting(); }
 
   std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) override {
     if (tensor.is_cpu()) return cpu_->start_all_reduce(tensor, reduction);
@@ -262,7 +287,9 @@ class NcclComm : public Comm {
                                  const std::vector<at::Tensor>& others = {}) {
     require(tensor.is_contiguous() && tensor.device() == device_, ExitCode::unexpected, what, " of a tensor on ",
             tensor.device().str(), " with gaps, or by a rank of ", device_.str());
+    reach_failpoints(axis_);
     const c10::cuda::CUDAGuard guard(device_);
+    if (!graphs_.mixes) wait_for_replays();
     CUDAEvent ready, done;
     ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
     ready.block(side_);
@@ -273,16 +300,27 @@ class NcclComm : public Comm {
     return std::make_unique<Ordered>(tensor, others, std::move(done));
   }
 
+  // Outside of a capture: until the graphs that were launched are done.
+  void wait_for_replays() {
+    const uint64_t launches = graph_launches();
+    if (launches == launches_ || c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
+      return;
+    }
+    c10::cuda::device_synchronize();
+    launches_ = launches;
+  }
+
   void check(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess) return;
     const std::string reason = cat(ncclGetErrorString(result), "; ", printable(ncclGetLastError(comm_)));
-    fail(ExitCode::rank_failed, "rank ", rank(), axis_.empty() ? "" : cat(" of the axis '", axis_, "'"),
-         ": NCCL failed in ", what, " (", reason, "); NCCL_DEBUG=INFO tells more");
+    fail(ExitCode::rank_failed, place(), ": NCCL failed in ", what, " (", reason, "); NCCL_DEBUG=INFO tells more");
   }
 
   std::shared_ptr<Comm> cpu_;
   at::Device device_;
   CUDAStream side_;
+  GraphSettings graphs_;  // before comm_: NCCL reads them once
+  uint64_t launches_ = 0;
   ncclComm_t comm_ = nullptr;
   std::unique_ptr<DeviceProgress> progress_;  // null where operations are not marked
   std::string axis_, version_;

@@ -7,7 +7,7 @@
 
 namespace hrm::parallel::cuda {
 
-void step_clock_begin(int64_t* state, double* own_ms, double* waited_ms, cudaStream_t stream);
-void step_clock_wait(int64_t* state, bool begins, cudaStream_t stream);
+void step_clock_begin(int64_t* state, double* own_ms, double* waited_ms, int waits, cudaStream_t stream);
+void step_clock_wait(int64_t* state, bool begins, int axis, cudaStream_t stream);
 
 }  // namespace hrm::parallel::cuda

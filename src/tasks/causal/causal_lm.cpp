@@ -111,7 +111,7 @@ void check_trained_weights(const config::Config& config) {
 
 // trains: all weights, which an adapter leaves as they are.
 CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions, bool trains,
-                              std::shared_ptr<const nn::TensorAcross> across = nullptr) {
+                              std::shared_ptr<const nn::TensorAcross> across = nullptr, bool outline = false) {
   CausalLm lm;
   const fs::path folder(config.hf.model);
   lm.facts = read_hf_config(folder);
@@ -120,13 +120,21 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
   models::DecoderOptions options = configured_decoder(config, lm.facts, positions);
   if (!trains) options.expert_dtype = runtime.compute_dtype;
   options.across = std::move(across);
-  lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
+  {
+    const nn::OutlineScope scope(outline);
+    lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
+  }
   if (config.hf.weights == config::HfWeights::random) {
     nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
     if (untie) {
       const at::NoGradGuard no_grad;
       const auto parameters = lm.model->named_parameters();
-      at::Tensor(parameters["model.lm_head.weight"]).copy_(parameters["model.embed_tokens.weight"]);
+      const at::Tensor head = parameters["model.lm_head.weight"], embedding = parameters["model.embed_tokens.weight"];
+      if (nn::HasComputeWeight* const owner = nn::OutlineOwners(*lm.model).of(head)) {
+        owner->set_source([embedding](int64_t first, int64_t count) { return embedding.narrow(0, first, count); });
+      } else {
+        at::Tensor(head).copy_(embedding);
+      }
     }
   }
   if (config.hf.weights == config::HfWeights::load)
@@ -183,7 +191,7 @@ void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm&
 }  // namespace
 
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions,
-                        std::shared_ptr<const nn::TensorAcross> across) {
+                        std::shared_ptr<const nn::TensorAcross> across, bool outline) {
   check_trained_weights(config);
   const HfModelConfig facts = read_hf_config(config.hf.model);
   require(
@@ -193,7 +201,7 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
   const int64_t needed = table_positions(config, facts);
   CausalLm lm =
       open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)),
-                           /*trains=*/config.lora.r == 0, std::move(across));
+                           /*trains=*/config.lora.r == 0, std::move(across), outline);
   if (config.lora.r > 0) add_adapter(config, runtime, lm, /*trains=*/true);
   lm.model->build_parameters(runtime.compute_dtype);
   models::fake_quantize(*lm.model, config.precision.fake_quantize);

@@ -8,6 +8,7 @@
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
 #include "hrm/parallel/tensor_across.h"
+#include "hrm/parallel/weight_gather.h"
 #include "hrm/runtime/phase_clock.h"
 #include "tasks/causal/group_defaults.h"
 
@@ -36,7 +37,8 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
       runtime_(runtime),
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
       plan_(config, comm_->ranks()),
-      lm_(open_causal_lm(config, runtime, /*positions=*/0, parallel::across_of(std::move(tensor)))),
+      lm_(open_causal_lm(config, runtime, /*positions=*/0, parallel::across_of(std::move(tensor)),
+                         /*outline=*/parallel::builds_outline(config.parallel, *comm_))),
       fp8_(open_fp8(config, runtime, plan_, lm_)),
       chat_(open_causal_tokenizer(config, lm_.facts)),
       data_(config, chat_, plan_, *comm_),

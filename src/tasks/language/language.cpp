@@ -15,6 +15,7 @@
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/moe.h"
 #include "hrm/parallel/tensor_across.h"
+#include "hrm/parallel/weight_gather.h"
 #include "hrm/runtime/phase_clock.h"
 #include "tasks/fake_quantized.h"
 #include "tasks/language/plan.h"
@@ -109,9 +110,12 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
   slices_ = data::open_validation_slices(config.data, meta_, config.eval.max_samples);
   for (const data::WeightedSource& source : sources_) tell_of_cuts(source, config.data);
 
-  model_ = models::make_language_model(config, models::language_sizes(config.data, meta_.vocab_size),
-                                       static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype,
-                                       parallel::across_of(std::move(tensor)));
+  {
+    const nn::OutlineScope outline(parallel::builds_outline(config.parallel, *comm_));
+    model_ = models::make_language_model(config, models::language_sizes(config.data, meta_.vocab_size),
+                                         static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype,
+                                         parallel::across_of(std::move(tensor)));
+  }
   mixtures_ = models::mixtures_of(*model_);
   metric_names_ = language_metric_names(config, *model_);
   rows_ = config.train.global_batch_size / comm_->ranks();

@@ -15,6 +15,17 @@ TEST(SoftmaxLoss, AsGoodAsPlainAten) {
   }
 }
 
+TEST(SoftmaxLoss, PartsAsGoodAsPlainAten) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t parts : {1, 2, 3}) {
+      for (const int64_t vocab : {8, 37, 1000}) {
+        expect_good_softmax_loss_of_parts(dtype, vocab, parts, parts, at::kInt, at::kCPU,
+                                          cat(dtype, " vocabulary ", vocab, " in ", parts, " parts"));
+      }
+    }
+  }
+}
+
 TEST(SoftmaxLoss, LargeLogitsStayFinite) {
   const at::Tensor logits = at::tensor({3e4F, -3e4F, 2.9e4F}).view({1, 3}).clone();
   const at::Tensor loss = softmax_loss_(logits, at::ones({1}, at::kInt), at::ones({1}));
@@ -31,6 +42,11 @@ TEST(SoftmaxLoss, BadInputIsNamed) {
   expect_message(message(logits.t(), at::zeros({8}, at::kInt), {}), {"hrm::softmax_loss_", "side by side", "[8, 2]"});
   expect_message(message(logits, at::zeros({2}), {}), {"hrm::softmax_loss_", "int32", "Float"});
   expect_message(message(logits, labels, at::zeros({2}, at::kDouble)), {"hrm::softmax_loss_", "Double"});
+  expect_message(error_of([&] { softmax_loss_facts(logits, labels, -1); }), {"hrm::softmax_loss_facts", "-1"});
+  expect_message(error_of([&] {
+                   softmax_loss_part_(logits, labels, 0, at::zeros({2, 3, 3}), {});
+                 }),
+                 {"hrm::softmax_loss_part_", "[2, 3, 3]", "[2, 8]"});
 }
 
 }  // namespace

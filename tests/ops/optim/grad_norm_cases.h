@@ -19,6 +19,8 @@ inline void expect_norms(at::Device device) {
     for (const int64_t shift : {0, 1}) {
       const at::Tensor flat = normal({size + shift}, static_cast<uint64_t>(size), at::kFloat, device).slice(0, shift);
       const at::Tensor exact = flat.to(at::kCPU, at::kDouble);
+      const double length = item(at::linalg_vector_norm(exact, 2));
+      EXPECT_NEAR(item(float64_norm(flat)), length, 1e-13 * length) << size << " elements, shift " << shift;
       for (const double type : {1.0, 2.0, infinity}) {
         const double want = item(at::linalg_vector_norm(exact, type));
         const std::string what = cat(size, " elements, shift ", shift, ", type ", type);

@@ -87,6 +87,10 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const GradNormPa
   sum = join_block<kType, kFinishThreads>(sum);
   if (threadIdx.x != 0) return;
   if (kType == NormType::two) sum = sqrt(sum);
+  if (args.exact != nullptr) {
+    *args.exact = sum;
+    return;
+  }
   const auto norm = static_cast<float>(args.loss_scale == nullptr ? sum : sum / *args.loss_scale);
   float clip = 1;
   if (args.max_norm > 0) {

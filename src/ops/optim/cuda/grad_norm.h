@@ -24,6 +24,7 @@ struct GradNormParams {
   float* nonfinite;
   float* skip;     // or null
   double* report;  // 3 elements, or null
+  double* exact;   // the norm before it is rounded; then nothing else is written. Or null
 };
 
 // Sums of the blocks, then the results from them: two kernels.
