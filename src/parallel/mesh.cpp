@@ -27,8 +27,8 @@ MeshShape mesh_shape(const config::ParallelConfig& config) {
 
 void check_groups(const MeshPlace& place, const config::ParallelConfig& config) {
   require(config.replicas == 1 || place.size(Axis::shard) > 1, ExitCode::usage, "parallel.replicas = ", config.replicas,
-          " leaves each of the ", place.size(Axis::data), " data ranks alone in its group, so that parallel.zero = ",
-          config.zero,
+          " leaves each of the ", place.size(Axis::data),
+          " data ranks alone in its group, so that parallel.zero = ", config.zero,
           " has nothing to split; start more ranks, lower parallel.replicas, or set parallel.replicas to 1 and "
           "parallel.zero to 0");
 }

@@ -201,6 +201,9 @@ void print_ranks(const Json& json, std::ostream& out) {
     row("  reading different rows", plain("data_ranks"));
     row("parameters of a rank", plain("parameters"));
   }
+  if (std::any_of(plans.begin(), plans.end(), [](const Json& plan) { return plan["replicas"] > 1; })) {
+    row("  groups that split a state", plain("replicas"));
+  }
   row("global batch", plain("global_batch_size"));
   row("samples of a rank", plain("samples_per_rank"));
   row("  in parts of", plain("micro_batch_size"));

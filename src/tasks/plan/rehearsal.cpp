@@ -68,7 +68,8 @@ class StepRehearsal::Recorder : public parallel::Comm {
   using Pending = parallel::Pending;
   using Transfer = parallel::Transfer;
 
-  Recorder(std::shared_ptr<parallel::Comm> comm, std::shared_ptr<std::vector<Logged>> log, std::shared_ptr<size_t> started)
+  Recorder(std::shared_ptr<parallel::Comm> comm, std::shared_ptr<std::vector<Logged>> log,
+           std::shared_ptr<size_t> started)
       : comm_(std::move(comm)), log_(std::move(log)), started_(std::move(started)) {}
 
   int rank() const override { return comm_->rank(); }
@@ -162,7 +163,9 @@ void StepRehearsal::note_work(const std::string& what, Moment moment, double fro
     const auto [operation, before] = (*log_)[noted_];
     const double share = work > 0 ? (before - noted_work_) / work : 0;
     const bool gathers = operations.at(operation).kind == parallel::CommOperation::Kind::all_gather;
-    note_next(operations.at(operation).axis == tensor ? what : gathers ? "weights" : "gradients",
+    note_next(operations.at(operation).axis == tensor ? what
+              : gathers                               ? "weights"
+                                                      : "gradients",
               {.moment = moment, .ready = from + (to - from) * share, .micro_batches_left = micro_batches_left});
   }
   noted_work_ += work;
