@@ -25,6 +25,14 @@ MeshShape mesh_shape(const config::ParallelConfig& config) {
   return {.tensor = static_cast<int>(config.tensor), .replicas = static_cast<int>(config.replicas)};
 }
 
+void check_groups(const MeshPlace& place, const config::ParallelConfig& config) {
+  require(config.replicas == 1 || place.size(Axis::shard) > 1, ExitCode::usage, "parallel.replicas = ", config.replicas,
+          " leaves each of the ", place.size(Axis::data),
+          " data ranks alone in its group, so that parallel.zero = ", config.zero,
+          " has nothing to split; start more ranks, lower parallel.replicas, or set parallel.replicas to 1 and "
+          "parallel.zero to 0");
+}
+
 MeshPlace::MeshPlace(int rank, int ranks, const MeshShape& shape)
     : rank_(rank), ranks_(ranks), tensor_(shape.tensor), replicas_(shape.replicas) {
   require(tensor_ >= 1 && replicas_ >= 1 && rank >= 0 && rank < ranks, ExitCode::unexpected, "rank ", rank, " of ",

@@ -160,12 +160,7 @@ Runtime start_device(Ranks& ranks, const config::Config& config) {
 std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config) {
   const parallel::MeshShape shape = parallel::mesh_shape(config.parallel);
   const parallel::MeshPlace place(ranks.comm->rank(), ranks.comm->ranks(), shape);
-  const int data = place.size(parallel::Axis::data);
-  require(shape.replicas == 1 || place.size(parallel::Axis::shard) > 1, ExitCode::usage,
-          "parallel.replicas = ", shape.replicas, " leaves each of the ", data,
-          " data ranks alone in its group, so that parallel.zero = ", config.parallel.zero,
-          " has nothing to split; start more ranks, lower parallel.replicas, or set parallel.replicas to 1 and "
-          "parallel.zero to 0");
+  parallel::check_groups(place, config.parallel);
   auto mesh = std::make_shared<const parallel::Mesh>(ranks.comm, shape);
   if (ranks.comm->alone()) return mesh;
   std::function<std::string(int)> place_of;

@@ -157,7 +157,8 @@ TEST(PlanOfLanguageModels, OfAMesh) {
   const fs::path file = dir / "plan.json";
   const Result result = run(with(kCutDecoder, {"--ranks", "4,8", "parallel.tensor=4", "--json", file.string()}));
   ASSERT_EQ(result.code, 0) << result.err;
-  for (const char* part : {"parts of the model", "tensor axis", "activations", "axis: tensor", "spread evenly"}) {
+  for (const char* part :
+       {"parts of the model", "tensor axis", "activations", "axis: tensor", "share of its matrix products"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
   }
   const json plan = json::parse(read(file)).at("plans").at(1);

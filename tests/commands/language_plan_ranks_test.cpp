@@ -92,6 +92,17 @@ INSTANTIATE_TEST_SUITE_P(
                                 "data.document_masks=true", "lm.window=8"}},
                       MeshCase{"hrm", 4, {"objective.halting=0.1", "objective.deep_supervision=0.5"}},
                       MeshCase{"hrm_prefix", 2, {"lm.bridge=prefix", "train.micro_batch_size=2"}},
+                      MeshCase{"zero1", 4, {"lm.arch=decoder", "parallel.zero=1", "optim.ema=0.9"}},
+                      MeshCase{"zero2",
+                               4,
+                               {"lm.arch=decoder", "parallel.zero=2", "lm.hidden_size=128", "lm.layers=4",
+                                "parallel.bucket_mb=1", "train.micro_batch_size=1"}},
+                      MeshCase{"zero3", 4, with(kTurns, {"lm.arch=decoder", "train.micro_batch_size=1"})},
+                      MeshCase{"replicas", 8, {"lm.arch=decoder", "parallel.zero=1", "parallel.replicas=2"}},
+                      MeshCase{"whole_replicas",
+                               4,
+                               {"lm.arch=decoder", "parallel.tensor=1", "parallel.zero=3", "parallel.replicas=2",
+                                "parallel.bucket_mb=1", "lm.hidden_size=128", "lm.layers=6"}},
                       MeshCase{"mamba2", 2, {"lm.encoder=mamba2"}}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -80,7 +80,6 @@ std::vector<PlanVariant> variants() {
       {"decoder_part", decoder({"parallel.tensor=2", "lm.layers=4"})},
       {"decoder_quarter", decoder({"parallel.tensor=4", "lm.tied=false", "lm.qk_norm=true"})},
       {"recompute_part", decoder({"parallel.tensor=2", "lm.recompute=true", "lm.layers=6"})},
-      {"loss_part", decoder({"parallel.tensor=2", "objective.chunk=512", "lm.layers=1"})},
       {"layer_part", decoder({"parallel.tensor=4", "lm.layers=1", "lm.inner=32"})},
       {"hrm_part", {"parallel.tensor=2"}},
       {"cross_part", {"parallel.tensor=2", "lm.bridge=cross_attention"}},

@@ -158,7 +158,7 @@ RanksInput mesh_input(const Overrides& more, const char* gpu_name = "H200") {
 }
 
 BestMeshes best_of(int64_t ranks, const Overrides& more, const char* gpu_name = "H200") {
-  return find_best_meshes(ranks,
+  return find_best_meshes(ranks, /*per_node=*/8,
                           [&](const MeshSettings& mesh) { return mesh_input(with(more, mesh.overrides()), gpu_name); });
 }
 
@@ -265,7 +265,9 @@ TEST(BestMesh, TellsWhatCannotBe) {
   EXPECT_EQ(of_heads->meshes.front().tensor, 16);
   size_t meshes = best.fitting.size() + best.too_large.size();
   for (const BestMeshes::Refused& refused : best.refused) meshes += refused.meshes.size();
-  EXPECT_EQ(meshes, 4U * 4 + 1);
+  // Of zero 1 to 3, all ranks split the state or, of a node, groups: of 2, 4 and 8 ranks with a tensor of 1; of 2 and 4
+  // with 2; of 2 with 4. With 8, both ranks split it.
+  EXPECT_EQ(meshes, (1 + 3 * 4U) + (1 + 3 * 3) + (1 + 3 * 2) + (1 + 3) + 1);
 }
 
 TEST(BestMesh, NothingFits) {

@@ -31,6 +31,9 @@ struct MeshShape {
   int replicas = 1;  // the rest of the ranks are shards
 };
 MeshShape mesh_shape(const config::ParallelConfig& config);
+class MeshPlace;
+// Throws Error(usage) where parallel.replicas leaves each rank alone in its group.
+void check_groups(const MeshPlace& place, const config::ParallelConfig& config);
 
 // The coordinates of a rank, without communication.
 class MeshPlace {

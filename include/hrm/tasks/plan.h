@@ -126,6 +126,9 @@ class StepRehearsal {
 
   // Rank 0 of this many. Throws as parallel::MeshPlace.
   StepRehearsal(int64_t ranks, const parallel::MeshShape& shape);
+  ~StepRehearsal();
+  StepRehearsal(const StepRehearsal&) = delete;
+  StepRehearsal& operator=(const StepRehearsal&) = delete;
 
   const parallel::Mesh& mesh() const { return *mesh_; }
   // Of the ranks that read different rows.
@@ -135,9 +138,9 @@ class StepRehearsal {
   void note(const std::string& what, Moment moment, double ready = 1, int64_t micro_batches_left = 0);
   // The same for what is gathered, and for all else.
   void note_by_kind(const std::string& gathered, const std::string& others, Moment moment);
-  // Of a part of a model: the same from one share of a pass to another. The work is spread evenly between the exchanges
-  // on the tensor axis, in which the parts wait for each other, and which get this name. Weights and gradients of the
-  // other axes travel meanwhile.
+  // Of a part of a model that runs on tensors without memory: the same from one share of a pass to another. Where each
+  // is between them follows from the matrix products that were called by then. Operations of the tensor axis get this
+  // name.
   void note_work(const std::string& what, Moment moment, double from, double to, int64_t micro_batches_left);
 
   // Events so far, all of which must be noted.
@@ -151,6 +154,8 @@ class StepRehearsal {
 
  private:
   class Recorder;
+  class LoggedPending;
+  class WorkCounter;
   // A start, or a wait for what was started.
   struct Event {
     size_t exchange = 0;
@@ -161,8 +166,15 @@ class StepRehearsal {
   void add(const Event& event, StepPlace place);
   std::vector<size_t> waited_later(size_t mark) const;
 
-  // Operations in the order of their starts, of which each is there twice if it was waited for.
-  std::shared_ptr<std::vector<size_t>> log_;
+  // Operations in the order of their starts, each with the multiply-adds that were called before. Each is there twice
+  // if it was waited for.
+  struct Logged {
+    size_t operation = 0;
+    double work = 0;
+  };
+  std::shared_ptr<std::vector<Logged>> log_;
+  double noted_work_ = 0;
+  std::unique_ptr<WorkCounter> work_;
   std::shared_ptr<parallel::CountingComm> world_;
   std::unique_ptr<parallel::Mesh> mesh_;
   std::vector<StepExchange> exchanges_;

@@ -342,8 +342,8 @@ void add_plan_ranks(CLI::App& sub, commands::PlanOptions& o) {
                "ranks (default: of all together)")
       ->needs(ranks);
   sub.add_flag("--best", o.best,
-               "with --ranks: try every mesh of that many ranks, parallel.tensor in all divisors and parallel.zero "
-               "from 0 to 3, and list the ten fastest that fit")
+               "with --ranks: try the meshes of that many ranks: parallel.tensor in all divisors, parallel.zero from 0 "
+               "to 3, parallel.replicas 1 or groups within a node; list the ten fastest that fit")
       ->needs(ranks);
   sub.add_option("--ranks-per-node", o.ranks_per_node, "with --ranks: GPUs per node")
       ->type_name("N")

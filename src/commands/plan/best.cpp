@@ -9,7 +9,7 @@
 namespace hrm::commands {
 namespace {
 
-constexpr int64_t kMostTensor = 1024;  // the limit of parallel.tensor
+constexpr int64_t kMostTensor = 1024, kMostReplicas = 1024;  // the limits of the keys
 
 std::string without_numbers(const std::string& text) {
   std::string out;
@@ -28,25 +28,46 @@ void refuse(BestMeshes& best, const MeshSettings& mesh, const std::string& why) 
   }
 }
 
+std::vector<int64_t> divisors(int64_t n, int64_t most) {
+  std::vector<int64_t> all;
+  for (int64_t i = 1; i <= std::min(n, most); ++i) {
+    if (n % i == 0) all.push_back(i);
+  }
+  return all;
+}
+
+std::vector<MeshSettings> meshes_of(int64_t ranks, int64_t per_node) {
+  std::vector<MeshSettings> meshes;
+  for (const int64_t tensor : divisors(ranks, kMostTensor)) {
+    const int64_t data = ranks / tensor;
+    meshes.push_back({.tensor = tensor});
+    for (int64_t zero = 1; zero <= 3 && data > 1; ++zero) {
+      for (const int64_t replicas : divisors(data, kMostReplicas)) {
+        const int64_t shards = data / replicas;
+        const bool in_node = shards > 1 && per_node % (tensor * shards) == 0;
+        if (replicas == 1 || in_node) meshes.push_back({.tensor = tensor, .zero = zero, .replicas = replicas});
+      }
+    }
+  }
+  return meshes;
+}
+
 }  // namespace
 
 std::vector<std::string> MeshSettings::overrides() const {
-  return {cat("parallel.tensor=", tensor), cat("parallel.zero=", zero)};
+  return {cat("parallel.tensor=", tensor), cat("parallel.zero=", zero), cat("parallel.replicas=", replicas)};
 }
 
-BestMeshes find_best_meshes(int64_t ranks, const std::function<RanksInput(const MeshSettings&)>& with) {
+BestMeshes find_best_meshes(int64_t ranks, int64_t per_node,
+                            const std::function<RanksInput(const MeshSettings&)>& with) {
   BestMeshes best;
-  for (int64_t tensor = 1; tensor <= std::min(ranks, kMostTensor); ++tensor) {
-    if (ranks % tensor != 0) continue;
-    for (int64_t zero = 0; zero <= (ranks > tensor ? 3 : 0); ++zero) {
-      const MeshSettings mesh{.tensor = tensor, .zero = zero};
-      try {
-        MeshPlan plan{mesh, make_ranks_plan(with(mesh), ranks)};
-        (plan.fits() ? best.fitting : best.too_large).push_back(std::move(plan));
-      } catch (const Error& error) {
-        if (error.code() != ExitCode::usage) throw;
-        refuse(best, mesh, error.what());
-      }
+  for (const MeshSettings& mesh : meshes_of(ranks, per_node)) {
+    try {
+      MeshPlan plan{mesh, make_ranks_plan(with(mesh), ranks)};
+      (plan.fits() ? best.fitting : best.too_large).push_back(std::move(plan));
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::usage) throw;
+      refuse(best, mesh, error.what());
     }
   }
   std::stable_sort(best.fitting.begin(), best.fitting.end(),

@@ -11,7 +11,7 @@ namespace hrm::commands {
 
 // The settings that make a mesh; the rest of the ranks read different rows.
 struct MeshSettings {
-  int64_t tensor = 1, zero = 0;
+  int64_t tensor = 1, zero = 0, replicas = 1;
 
   std::vector<std::string> overrides() const;
 };
@@ -34,8 +34,10 @@ struct BestMeshes {
 };
 
 // Tries all divisors of `ranks` as parallel.tensor with parallel.zero from 0 to 3, which needs ranks that read
-// different rows. `with`: the input of the configuration with these settings; an Error(usage) refuses the mesh, and so
-// do those of make_ranks_plan.
-BestMeshes find_best_meshes(int64_t ranks, const std::function<RanksInput(const MeshSettings&)>& with);
+// different rows. From 1 on, all of these split the state, or groups of them (parallel.replicas) whose GPUs are a node
+// of `per_node` or a divisor of it. `with`: the input of the configuration with these settings; an Error(usage) refuses
+// the mesh, and so do those of make_ranks_plan.
+BestMeshes find_best_meshes(int64_t ranks, int64_t per_node,
+                            const std::function<RanksInput(const MeshSettings&)>& with);
 
 }  // namespace hrm::commands

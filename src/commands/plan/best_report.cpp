@@ -24,7 +24,7 @@ void append(std::string& list, const std::string& separator, const std::string& 
   list += (list.empty() ? "" : separator) + text;
 }
 
-// "tensor=2,4 zero=1,2,3; tensor=8 zero=0".
+// "tensor=2,4 zero=1,2,3; tensor=8 zero=0", with any replicas.
 std::string names_of(const std::vector<MeshSettings>& meshes) {
   std::map<int64_t, std::set<int64_t>> settings;
   for (const MeshSettings& mesh : meshes) settings[mesh.tensor].insert(mesh.zero);
@@ -96,7 +96,8 @@ void print_best(const Json& json, std::ostream& out) {
   const Json &best = json["best"], &too_large = json["too_large"];
   const auto cell = [&](int width) -> std::ostream& { return out << std::right << std::setw(width); };
   if (!best.empty()) {
-    out << "tensor    data  zero          step     computing   exposed: tensor      others      memory     samples/s\n";
+    out << "tensor    data  zero  replicas          step     computing   exposed: tensor      others      memory     "
+           "samples/s\n";
   }
   for (const Json& plan : best) {
     const double tensor = exposed_on(plan, "tensor"), all = plan["exposed_ms"];
@@ -104,6 +105,7 @@ void print_best(const Json& json, std::ostream& out) {
     cell(6) << plan["tensor"].dump();
     cell(8) << plan["data_ranks"].dump();
     cell(6) << plan["zero"].dump();
+    cell(10) << plan["replicas"].dump();
     ms(16, plan["step_ms"]);
     ms(14, plan["compute_ms"]);
     ms(14, tensor);

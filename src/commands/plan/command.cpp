@@ -81,7 +81,7 @@ void check_settings(const config::Config& config) {
           "'fused', or measure it with 'hrm_train bench step'");
 }
 
-// `one`: of the configuration with parallel.tensor=1 and parallel.zero=0, so that its data are read once.
+// `one`: of the configuration without a mesh, so that its data are read once.
 Json plan_best(const PlanOptions& options, const PlanInput& one) {
   require(options.ranks.size() == 1, ExitCode::usage, "--best compares the meshes of one number of ranks, but --ranks ",
           "gives ", options.ranks.size(), "; give one");
@@ -93,7 +93,7 @@ Json plan_best(const PlanOptions& options, const PlanInput& one) {
     input.one.config = config::load_config(options.config_files, overrides).config;
     return input;
   };
-  return best_json(base, options.ranks.front(), find_best_meshes(options.ranks.front(), with));
+  return best_json(base, options.ranks.front(), find_best_meshes(options.ranks.front(), options.ranks_per_node, with));
 }
 
 // The configuration, of which --best sets the mesh.

@@ -69,7 +69,10 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
     if (c.optim.ema > 0) memory.add("moving average", 4 * n, "fp32");
   }
   if (c.parallel.tensor > 1) {
-    memory.add("joined gradients", 4 * static_cast<double>(in.uncut_parameters), "of weights that all parts hold");
+    // With their masters before a step, and how far these moved (TensorGradients), of parts other than the first.
+    const int shards = sharded ? in.place().size(parallel::Axis::shard) : 1;
+    memory.add("joined gradients", 12.0 * static_cast<double>(in.uncut_parameters) / shards,
+               "of weights that all parts hold, and their change");
   }
   in.model->add_memory(in, micro, memory);
   memory.add("workspaces", in.model->workspaces(), "cuBLAS");

@@ -37,6 +37,11 @@ tasks::ModelOutline built_outline(const PlanInput& in, const parallel::Mesh& mes
   return outline;
 }
 
+// The ranks that split the state between them.
+parallel::Comm& sharing_ranks(const PlanInput& in, const StepRehearsal& step) {
+  return in.config.parallel.zero > 0 ? step.mesh().axis(parallel::Axis::shard) : step.comm();
+}
+
 // Updates nothing.
 class NoOptimizer : public optim::Optimizer {
  public:
@@ -161,21 +166,26 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
   };
   const at::Tensor number = values({}, at::kFloat), ratio = values({}, at::kDouble);
   StepRehearsal step(in.ranks, parallel::mesh_shape(in.config.parallel));
-  parallel::Comm &data = step.comm(), &tensor = step.mesh().axis(parallel::Axis::tensor);
+  parallel::Comm &shard = sharing_ranks(in, step), &tensor = step.mesh().axis(parallel::Axis::tensor);
   const tasks::ModelOutline outline = built_outline(in, step.mesh());
   nn::ParameterSet& parameters = *outline.parameters;
-  parallel::GradientReducer reducer(parameters, data, parallel::reducer_options(in.config.parallel));
+  parallel::GradientReducer reducer(parameters, shard, parallel::reducer_options(in.config.parallel),
+                                    &step.mesh().axis(parallel::Axis::replica));
   std::unique_ptr<parallel::TensorGradients> cut;
-  if (!tensor.alone()) cut = std::make_unique<parallel::TensorGradients>(parameters, tensor);
   std::unique_ptr<parallel::ParameterShards> shards;
   if (reducer.layout() != nullptr) {
-    shards = std::make_unique<parallel::ParameterShards>(parameters, data, reducer, in.config.optim.ema,
+    shards = std::make_unique<parallel::ParameterShards>(parameters, shard, reducer, in.config.optim.ema,
                                                          optim::moment_names(in.config.optim.name));
+    if (!tensor.alone()) {
+      cut = std::make_unique<parallel::TensorGradients>(shards->gradients(), shards->held_alike(), tensor);
+    }
+  } else if (!tensor.alone()) {
+    cut = std::make_unique<parallel::TensorGradients>(parameters, tensor);
   }
   NoOptimizer optimizer;
 
   in.model->rehearse_begin(in, step);
-  if (cut) {
+  if (!tensor.alone()) {
     rehearse_part(in, outline, reducer, step);
   } else {
     rehearse_groups(in, outline, reducer, shards ? shards->weights() : nullptr, step);
@@ -190,13 +200,13 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
   sums->wait();
   step.note("metrics", Moment::after_backward);
   if (shards) {
-    shards->global_norm(/*max_norm=*/1, {});
+    shards->global_norm(/*max_norm=*/1, {}, cut.get());
   } else if (cut) {
     cut->global_norm(/*max_norm=*/1, {});
   }
   step.note("gradient norm", Moment::after_backward);
   if (shards) {
-    shards->step(optimizer, number, number, number, ratio);
+    shards->step(optimizer, number, number, number, ratio, cut.get());
   } else if (cut) {
     cut->step(optimizer, number, number, number, ratio);
   }
@@ -210,9 +220,10 @@ ShardedBytes rehearsed_bytes(const PlanInput& in) {
   const at::NoGradGuard no_grad;
   const StepRehearsal step(in.ranks, parallel::mesh_shape(in.config.parallel));
   const tasks::ModelOutline outline = built_outline(in, step.mesh());
-  const parallel::GradientReducer reducer(*outline.parameters, step.comm(),
-                                          parallel::reducer_options(in.config.parallel));
-  const parallel::ParameterShards shards(*outline.parameters, step.comm(), reducer, in.config.optim.ema,
+  parallel::Comm& shard = sharing_ranks(in, step);
+  const parallel::GradientReducer reducer(*outline.parameters, shard, parallel::reducer_options(in.config.parallel),
+                                          &step.mesh().axis(parallel::Axis::replica));
+  const parallel::ParameterShards shards(*outline.parameters, shard, reducer, in.config.optim.ema,
                                          optim::moment_names(in.config.optim.name));
   return {.gradients = reducer.gradient_bytes(), .weights = shards.weight_memory()};
 }
@@ -236,6 +247,7 @@ AxisLayouts axis_layouts(const parallel::MeshPlace& place, int64_t per_node) {
 PlanInput input_of_rank(const RanksInput& in, int64_t ranks) {
   PlanInput input = in.one;
   input.ranks = ranks;
+  parallel::check_groups(input.place(), input.config.parallel);
   const int64_t data = input.place().size(parallel::Axis::data), tensor = input.config.parallel.tensor;
   int64_t& batch = input.config.train.global_batch_size;
   require(in.weak || batch % data == 0, ExitCode::usage, "train.global_batch_size = ", batch, " cannot be split over ",

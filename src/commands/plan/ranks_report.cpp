@@ -96,7 +96,8 @@ Json ranks_plan_json(const RanksPlan& plan) {
             {"nodes", plan.layout.nodes},
             {"tensor", plan.input.config.parallel.tensor},
             {"data_ranks", plan.input.data_ranks()},
-            {"zero", plan.input.config.parallel.zero}};
+            {"zero", plan.input.config.parallel.zero},
+            {"replicas", plan.input.config.parallel.replicas}};
   json.update(plan_json(plan.input, plan.own));
   for (const char* key : {"gpu", "model", "positions", "run_seconds", "assumptions"}) json.erase(key);
   const double steps = static_cast<double>(plan.input.config.train.steps);
@@ -161,8 +162,8 @@ Json assumptions_json(const RanksInput& input, const Plan& own, bool with_parts)
       "data of other ranks that hosts prepare with data.reference_semantics=false");
   if (with_parts) {
     lines.push_back(
-        "parts of a model (parallel.tensor) wait for each exchange of activations, and their work is spread evenly "
-        "between the exchanges of a pass; these estimates were not compared with a GPU");
+        "parts of a model (parallel.tensor) wait for exchanges of activations where the code does; how much of a pass "
+        "lies between two is the share of its matrix products; these estimates were not compared with a GPU");
   }
   return lines;
 }
@@ -199,6 +200,9 @@ void print_ranks(const Json& json, std::ostream& out) {
     row("  parts of the model", plain("tensor"));
     row("  reading different rows", plain("data_ranks"));
     row("parameters of a rank", plain("parameters"));
+  }
+  if (std::any_of(plans.begin(), plans.end(), [](const Json& plan) { return plan["replicas"] > 1; })) {
+    row("  groups that split a state", plain("replicas"));
   }
   row("global batch", plain("global_batch_size"));
   row("samples of a rank", plain("samples_per_rank"));

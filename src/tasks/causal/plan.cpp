@@ -359,7 +359,7 @@ class CausalClock {
     if (pass.logits_twice) ++head;
     const double vocabulary = number(model_.facts().vocab_size);
     product(labels, width_, vocabulary, head, false);
-    move((model_.parts() > 1 ? kPartLossBytes : head * size_) * labels * vocabulary, 1, false);
+    move(head * labels * vocabulary * size_, 1, false);
   }
 
   double all() const { return products + quantising + adapters + attention + others; }

@@ -272,8 +272,7 @@ class CausalWalk {
       if (gathered) hold(of_labels);  // labelled states of their own
       hold(of_labels);                // their gradient
       if (model_.trains_head()) hold(kWide * vocabulary_ * width_);
-      const double of_logit = size_ + (model_.parts() > 1 ? part_loss_held(size_) : 0);
-      const double logits = std::min(labels, number(in_.config.objective.chunk)) * vocabulary_ * of_logit;
+      const double logits = std::min(labels, number(in_.config.objective.chunk)) * vocabulary_ * size_;
       ledger_.take(logits);
       ledger_.give(logits);
     };

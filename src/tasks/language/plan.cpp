@@ -65,8 +65,7 @@ class LanguageClock {
     // written.
     w_ = part_widths(in_, {});
     product(rows, w_.model, w_.vocabulary, 3, false);
-    const double bytes = number_of_parts(in_) > 1 ? kPartLossBytes : 3 * size();
-    pass(bytes * rows * w_.vocabulary, 1, false);
+    pass(3 * rows * w_.vocabulary * size(), 1, false);
   }
 
  private:

@@ -117,8 +117,7 @@ class LanguageWalk {
     const double rows = passes_.answers * decoder.rows * (decoder.length - passes_.prefix);
     const double chunk = std::min(rows, static_cast<double>(in_.config.objective.chunk));
     const double vocabulary = part_widths(in_, decoder).vocabulary;
-    const double of_logit = size_ + (is_cut(in_, decoder) ? part_loss_held(size_) : 0);
-    const double logits = chunk * vocabulary * of_logit, hidden = rows * width_ * size_;
+    const double logits = chunk * vocabulary * size_, hidden = rows * width_ * size_;
     const double together = passes_.answers > 1 ? hidden : 0;  // answers of all cycles as one batch
     ledger_.moment = "loss";
     ledger_.take(together);

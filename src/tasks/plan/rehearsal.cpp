@@ -1,6 +1,10 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "hrm/base/error.h"
@@ -8,28 +12,54 @@
 
 namespace hrm::tasks {
 
-namespace {
+// Multiply-adds of the matrix products that this thread calls.
+class StepRehearsal::WorkCounter {
+ public:
+  WorkCounter() {
+    called() = 0;
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&count).needsInputs(true).scopes(
+        {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  }
+  ~WorkCounter() { at::removeCallback(handle_); }
+  WorkCounter(const WorkCounter&) = delete;
+  WorkCounter& operator=(const WorkCounter&) = delete;
 
-using Log = std::vector<size_t>;
+  static double& called() {
+    thread_local double value = 0;
+    return value;
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& call) {
+    const std::string_view name = call.name();
+    const bool adds = name == "aten::addmm" || name == "aten::addmm_" || name == "aten::baddbmm";
+    if (!adds && name != "aten::mm" && name != "aten::bmm") return nullptr;
+    const size_t first = adds ? 1 : 0;
+    const auto inputs = call.inputs();
+    called() += static_cast<double>(inputs[first].toTensor().numel()) *
+                static_cast<double>(inputs[first + 1].toTensor().size(-1));
+    return nullptr;
+  }
+
+  at::CallbackHandle handle_ = 0;
+};
 
 // Logs the operation when it is waited for.
-class LoggedPending : public parallel::Pending {
+class StepRehearsal::LoggedPending : public parallel::Pending {
  public:
-  LoggedPending(std::unique_ptr<parallel::Pending> pending, std::shared_ptr<Log> log, size_t operation)
+  LoggedPending(std::unique_ptr<parallel::Pending> pending, std::shared_ptr<std::vector<Logged>> log, size_t operation)
       : pending_(std::move(pending)), log_(std::move(log)), operation_(operation) {}
 
   void wait() override {
-    log_->push_back(operation_);
+    log_->push_back({operation_, WorkCounter::called()});
     pending_->wait();
   }
 
  private:
   std::unique_ptr<parallel::Pending> pending_;
-  std::shared_ptr<Log> log_;
+  std::shared_ptr<std::vector<Logged>> log_;
   size_t operation_;
 };
-
-}  // namespace
 
 // Another Comm, and a log of the starts and waits of all that goes through it and through what it is split into.
 class StepRehearsal::Recorder : public parallel::Comm {
@@ -38,7 +68,8 @@ class StepRehearsal::Recorder : public parallel::Comm {
   using Pending = parallel::Pending;
   using Transfer = parallel::Transfer;
 
-  Recorder(std::shared_ptr<parallel::Comm> comm, std::shared_ptr<Log> log, std::shared_ptr<size_t> started)
+  Recorder(std::shared_ptr<parallel::Comm> comm, std::shared_ptr<std::vector<Logged>> log,
+           std::shared_ptr<size_t> started)
       : comm_(std::move(comm)), log_(std::move(log)), started_(std::move(started)) {}
 
   int rank() const override { return comm_->rank(); }
@@ -73,20 +104,23 @@ class StepRehearsal::Recorder : public parallel::Comm {
  private:
   std::unique_ptr<Pending> logged(std::unique_ptr<Pending> pending) {
     if (!pending) pending = std::make_unique<parallel::Done>();
-    log_->push_back(*started_);
+    log_->push_back({*started_, WorkCounter::called()});
     return std::make_unique<LoggedPending>(std::move(pending), log_, (*started_)++);
   }
 
   std::shared_ptr<parallel::Comm> comm_;
-  std::shared_ptr<Log> log_;
+  std::shared_ptr<std::vector<Logged>> log_;
   std::shared_ptr<size_t> started_;
 };
 
 StepRehearsal::StepRehearsal(int64_t ranks, const parallel::MeshShape& shape)
-    : log_(std::make_shared<Log>()),
+    : log_(std::make_shared<std::vector<Logged>>()),
+      work_(std::make_unique<WorkCounter>()),
       world_(std::make_shared<parallel::CountingComm>(std::make_shared<Recorder>(
           parallel::make_fake_comm(0, static_cast<int>(ranks)), log_, std::make_shared<size_t>(0)))),
       mesh_(std::make_unique<parallel::Mesh>(world_, shape)) {}
+
+StepRehearsal::~StepRehearsal() = default;
 
 void StepRehearsal::add(const Event& event, StepPlace place) {
   place.order = static_cast<int64_t>(events_.size());
@@ -96,7 +130,7 @@ void StepRehearsal::add(const Event& event, StepPlace place) {
 }
 
 void StepRehearsal::note_next(const std::string& what, const StepPlace& place) {
-  const size_t operation = log_->at(noted_++);
+  const size_t operation = log_->at(noted_++).operation;
   const bool wait = operation < exchange_of_.size();
   if (!wait) {
     exchange_of_.push_back(exchanges_.size());
@@ -115,7 +149,7 @@ void StepRehearsal::note(const std::string& what, Moment moment, double ready, i
 void StepRehearsal::note_by_kind(const std::string& gathered, const std::string& others, Moment moment) {
   const auto& operations = world_->traffic().operations;
   while (noted_ < log_->size()) {
-    const bool gathers = operations.at(log_->at(noted_)).kind == parallel::CommOperation::Kind::all_gather;
+    const bool gathers = operations.at(log_->at(noted_).operation).kind == parallel::CommOperation::Kind::all_gather;
     note_next(gathers ? gathered : others, {.moment = moment});
   }
 }
@@ -124,19 +158,17 @@ void StepRehearsal::note_work(const std::string& what, Moment moment, double fro
                               int64_t micro_batches_left) {
   const auto& operations = world_->traffic().operations;
   const std::string tensor = parallel::axis_name(parallel::Axis::tensor);
-  const auto of_tensor = [&](size_t operation) { return operations.at(operation).axis == tensor; };
-  double all = 0, passed = 0;
-  for (size_t i = exchange_of_.size(); i < operations.size(); ++i) all += of_tensor(i) ? 1 : 0;
+  const double work = WorkCounter::called() - noted_work_;
   while (noted_ < log_->size()) {
-    const size_t operation = (*log_)[noted_];
-    if (operation == exchange_of_.size() && of_tensor(operation)) ++passed;
-    const double share = passed > 0 ? (passed - 0.5) / all : 0;
+    const auto [operation, before] = (*log_)[noted_];
+    const double share = work > 0 ? (before - noted_work_) / work : 0;
     const bool gathers = operations.at(operation).kind == parallel::CommOperation::Kind::all_gather;
-    note_next(of_tensor(operation) ? what
-              : gathers            ? "weights"
-                                   : "gradients",
+    note_next(operations.at(operation).axis == tensor ? what
+              : gathers                               ? "weights"
+                                                      : "gradients",
               {.moment = moment, .ready = from + (to - from) * share, .micro_batches_left = micro_batches_left});
   }
+  noted_work_ += work;
 }
 
 // What was started before a mark and is not waited for by then.

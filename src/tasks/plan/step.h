@@ -73,13 +73,6 @@ inline at::ScalarType planned_compute_dtype(const config::Config& config) {
   return compute == ComputePrecision::fp16 ? at::kHalf : at::kBFloat16;
 }
 
-// Bytes that the loss of a part of the vocabulary (parallel.tensor) moves for each logit, in two-byte logits: its
-// operations of ATen, counted in ops/loss/softmax_loss_part.cpp. And those that it holds beside the logit.
-inline constexpr double kPartLossBytes = 70;
-inline double part_loss_held(double size) {
-  return size < 4 ? 12 : 8;  // logits in two bytes are copied to float32 first
-}
-
 inline std::string percent(double share) {
   return cat(std::lround(100 * share), " %");
 }
@@ -101,10 +94,10 @@ class TimeModel {
     return 1e3 * std::max(flops / (share * gpu_.flops), bytes / (kMemoryShare * gpu_.bytes_per_s));
   }
   double moved(double bytes) const { return 1e3 * bytes / (kMemoryShare * gpu_.bytes_per_s); }
-  // The parts' sums of this rank's rows are added in float32, one after the other (ops::add_pieces). `values`: of the
-  // rows of all parts, `size` bytes each.
+  // The parts' sums of this rank's rows are added to its residual stream in one pass (ops::add_pieces). `values`: of
+  // the rows of all parts, `size` bytes each.
   double pieces(double parts, double values, double size) const {
-    return std::max(parts * kLeastMs, moved((8 + size) * values));
+    return std::max(kLeastMs, moved(size * values * (1 + 2 / parts)));
   }
 
  private:
