@@ -84,13 +84,13 @@ class Sending {
 };
 
 // y = x w^T, and grad_x = grad_y w, into place. Nothing for no rows.
-void product(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight) {
+void product_of_rows(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight) {
   if (x.size(0) > 0) ops::linear_out(y, x, weight);
 }
 void product_back(const at::Tensor& grad_x, const at::Tensor& grad_y, const at::Tensor& weight) {
   if (grad_y.size(0) > 0) ops::linear_out(grad_x, grad_y, weight.t());
 }
-void accumulate(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
+void add_gradient(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
   if (grad_weight.defined() && x.size(0) > 0) ops::linear_accumulate_(grad_weight, grad_y, x);
 }
 
@@ -115,9 +115,9 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     const Range own = places.own();
     const at::Tensor y = at::empty({tokens, weight.size(0)}, rows.options());
     const Gathering gathering = start_gather(*across, rows);
-    product(own.of(y), rows.narrow(0, 0, places.own_rows()), weight);
+    product_of_rows(own.of(y), rows.narrow(0, 0, places.own_rows()), weight);
     gathering.moving->wait();
-    for (const Range& range : places.others()) product(range.of(y), range.of(gathering.all), weight);
+    for (const Range& range : places.others()) product_of_rows(range.of(y), range.of(gathering.all), weight);
     ctx->save_for_backward({gathering.all.narrow(0, 0, tokens), weight});
     ctx->saved_data["across"] = reinterpret_cast<int64_t>(across);
     ctx->saved_data["needs_rows"] = rows.requires_grad();
@@ -133,7 +133,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     const at::Tensor grad_weight = buffer_of(*ctx, "grad_weight");
     variable_list out(5);
     if (!ctx->saved_data["needs_rows"].toBool()) {
-      accumulate(grad_weight, grad, x);
+      add_gradient(grad_weight, grad, x);
       return out;
     }
     const Places places(across, x.size(0));
@@ -141,7 +141,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     for (const Range& range : places.others()) product_back(sending.of(range), range.of(grad), weight);
     sending.start();
     product_back(sending.own(), places.own().of(grad), weight);
-    accumulate(grad_weight, grad, x);
+    add_gradient(grad_weight, grad, x);
     out[0] = ops::add_pieces({}, {sending.wait()});
     return out;
   }
@@ -153,9 +153,9 @@ struct LinearLeave : torch::autograd::Function<LinearLeave> {
     const at::Tensor weight = linear->compute_weight();
     const Places places(*across, x.size(0));
     Sending sending(*across, places, weight.size(0), x.options());
-    for (const Range& range : places.others()) product(sending.of(range), range.of(x), weight);
+    for (const Range& range : places.others()) product_of_rows(sending.of(range), range.of(x), weight);
     sending.start();
-    product(sending.own(), places.own().of(x), weight);
+    product_of_rows(sending.own(), places.own().of(x), weight);
     ctx->save_for_backward({x, weight});
     ctx->saved_data["across"] = reinterpret_cast<int64_t>(across);
     ctx->saved_data["needs_x"] = x.requires_grad();
@@ -177,7 +177,7 @@ struct LinearLeave : torch::autograd::Function<LinearLeave> {
     const Gathering gathering = start_gather(across, grad);
     const auto pass = [&](const Range& range, const at::Tensor& grad_rows) {
       if (needs_x) product_back(range.of(grad_x), grad_rows, weight);
-      accumulate(grad_weight, grad_rows, range.of(x));
+      add_gradient(grad_weight, grad_rows, range.of(x));
     };
     pass(places.own(), grad.narrow(0, 0, places.own_rows()));
     gathering.moving->wait();
@@ -210,10 +210,10 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
     Sending sending(*across, places, down.size(0), rows.options());
     for (const Range& range : places.others()) {
       parts.push_back(gated(range.of(gathering.all)));
-      product(sending.of(range), parts.back().act, down);
+      product_of_rows(sending.of(range), parts.back().act, down);
     }
     sending.start();
-    product(sending.own(), parts.front().act, down);
+    product_of_rows(sending.own(), parts.front().act, down);
     if (recorded) {
       variable_list saved{gathering.all.narrow(0, 0, tokens), gates, down};
       for (const Gated& part : parts) saved.insert(saved.end(), {part.act, part.gate_up});
@@ -242,8 +242,8 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
     const Gathering gathering = start_gather(across, grad);
     at::Tensor own_gates;
     own_gates = through_gate(grad_own, part(0));
-    accumulate(grad_down, grad_own, part(0).act);
-    accumulate(grad_gates, own_gates, places.own().of(x));
+    add_gradient(grad_down, grad_own, part(0).act);
+    add_gradient(grad_gates, own_gates, places.own().of(x));
     gathering.moving->wait();
     variable_list out(8);
     const bool needs_rows = ctx->saved_data["needs_rows"].toBool();
@@ -256,8 +256,8 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
     }
     if (needs_rows) sending.start();
     for (size_t i = 0; i < others.size(); ++i) {
-      accumulate(grad_down, others[i].of(gathering.all), part(i + 1).act);
-      accumulate(grad_gates, other_gates[i], others[i].of(x));
+      add_gradient(grad_down, others[i].of(gathering.all), part(i + 1).act);
+      add_gradient(grad_gates, other_gates[i], others[i].of(x));
     }
     if (needs_rows) product_back(sending.own(), own_gates, gates);
     if (needs_rows) out[0] = ops::add_pieces({}, {sending.wait()});

@@ -79,7 +79,7 @@ at::Tensor weight_of(nn::Linear& linear, double seed) {
   return linear.weight();
 }
 
-void expect_near(const at::Tensor& got, const at::Tensor& wanted, const char* what, int64_t tokens) {
+void expect_equal_but_order(const at::Tensor& got, const at::Tensor& wanted, const char* what, int64_t tokens) {
   EXPECT_TRUE(at::allclose(got, wanted, 1e-6, 1e-6))
       << what << " of " << tokens << " tokens differs by " << (got - wanted).abs().max().item<float>();
 }
@@ -108,7 +108,7 @@ TEST_P(TensorAcross, LayersBesideTheExchange) {
       };
       const auto compare = [&](const char* what, const at::Tensor& input, const auto& work, const auto& plain) {
         const std::vector<at::Tensor> got = run(input, work), wanted = run(input, plain);
-        for (size_t i = 0; i < got.size(); ++i) expect_near(got[i], wanted[i], what, tokens);
+        for (size_t i = 0; i < got.size(); ++i) expect_equal_but_order(got[i], wanted[i], what, tokens);
       };
       compare(
           "enter_linear", rows(1), [&](const at::Tensor& x) { return nn::enter_linear(*across, x, tokens, gate_up); },
@@ -128,8 +128,9 @@ TEST_P(TensorAcross, LayersBesideTheExchange) {
           });
       const at::NoGradGuard no_grad;
       const at::Tensor act = ops::swiglu(gate_up.forward(across->enter(rows(4), tokens)));
-      expect_near(ops::add_pieces({}, nn::swiglu_across(*across, rows(4), tokens, gate_up, down)),
-                  ops::add_pieces({}, across->leave(down.forward(act))), "swiglu_across without gradient", tokens);
+      expect_equal_but_order(ops::add_pieces({}, nn::swiglu_across(*across, rows(4), tokens, gate_up, down)),
+                             ops::add_pieces({}, across->leave(down.forward(act))), "swiglu_across without gradient",
+                             tokens);
     }
   });
 }

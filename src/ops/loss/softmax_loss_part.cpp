@@ -1,4 +1,6 @@
 // Softmax cross-entropy over a vocabulary that is cut into parts.
+#include "ops/loss/softmax_loss_part_impl.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
@@ -7,7 +9,6 @@
 #include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
 #include "ops/loss/softmax_loss_impl.h"
-#include "ops/loss/softmax_loss_part_impl.h"
 
 namespace hrm::ops {
 namespace {

@@ -44,22 +44,23 @@ BenchCall add_pieces(const BenchShape& s, at::Device device, at::ScalarType dtyp
 }
 
 const KernelGroups kGroups{
-    {"AddPieces", "norm"},
     {"RmsNorm", "norm"},
     {"rms_norm", "norm"},
+    {"AddPieces", "norm"},
+    {"add_pieces", "norm"},
 };
 
 }  // namespace
 
 std::vector<BenchOp> norm_cases() {
   return {
+      {"hrm::add_pieces", add_pieces},
       {"hrm::rms_norm_residual", rms_norm_residual},
       {"hrm::rms_norm_residual_forward", rms_norm_residual},
       {"hrm::rms_norm_backward", rms_norm_backward},
       {"hrm::weighted_rms_norm", weighted_rms_norm},
       {"hrm::weighted_rms_norm_forward", weighted_rms_norm},
       {"hrm::weighted_rms_norm_backward", weighted_rms_norm_backward},
-      {"hrm::add_pieces", add_pieces},
   };
 }
 
