@@ -177,7 +177,9 @@ TEST(MeshPlan, APartHasAPartOfEverything) {
   // Four times as many rows, a fourth of the work of each.
   EXPECT_EQ(part.input.data_ranks(), 2);
   EXPECT_NEAR(part.own.step_ms, whole.own.step_ms, 0.15 * whole.own.step_ms);
-  EXPECT_GT(part.timeline.axes.at("tensor").exposed_ms, 0.9 * part.timeline.axes.at("tensor").ms);
+  // Some of it beside products.
+  EXPECT_GT(part.timeline.axes.at("tensor").exposed_ms, 0.1 * part.timeline.axes.at("tensor").ms);
+  EXPECT_LT(part.timeline.axes.at("tensor").exposed_ms, 0.7 * part.timeline.axes.at("tensor").ms);
   EXPECT_EQ(whole.timeline.axes.count("tensor"), 0U);
 }
 
@@ -204,7 +206,10 @@ TEST(MeshPlan, ManyMicroBatches) {
   for (const int64_t micro_batches : {8, 12, 48}) EXPECT_EQ(calls(micro_batches), once + micro_batches * each);
   const RanksPlan many = plan_of(48);
   EXPECT_LT(many.exchanges.size(), 10U * static_cast<size_t>(each));
-  EXPECT_NEAR(many.timeline.axes.at("tensor").exposed_ms, many.timeline.axes.at("tensor").ms, 1e-6);
+  const auto exposed = [&](int64_t micro_batches) {
+    return plan_of(micro_batches).timeline.axes.at("tensor").exposed_ms;
+  };
+  EXPECT_NEAR(exposed(48) - exposed(24), 2 * (exposed(24) - exposed(12)), 0.05 * exposed(24));
   int64_t bytes = 0;
   for (const StepExchange& exchange : many.exchanges) bytes += exchange.times * exchange.operation.bytes;
   int64_t of_axes = 0;
@@ -249,9 +254,11 @@ TEST(BestMesh, FitsOnlyWhenShared) {
   for (size_t i = 1; i < best.fitting.size(); ++i) {
     EXPECT_GE(best.fitting[i - 1].plan.samples_per_s, best.fitting[i].plan.samples_per_s);
   }
-  ASSERT_EQ(best.too_large.size(), 1U);
-  EXPECT_EQ(best.too_large.front().mesh.tensor, 1);
-  EXPECT_EQ(best.too_large.front().mesh.zero, 0);
+  ASSERT_GE(best.too_large.size(), 1U);
+  for (const MeshPlan& mesh : best.too_large) {
+    EXPECT_EQ(mesh.mesh.tensor, 1);
+    EXPECT_TRUE(mesh.mesh.zero == 0 || mesh.mesh.replicas == 4) << "two cards do not hold a state";
+  }
 }
 
 TEST(BestMesh, TellsWhatCannotBe) {

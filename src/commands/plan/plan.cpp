@@ -16,14 +16,18 @@
 namespace hrm::commands {
 namespace {
 
-tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
+bool is_sharded(const PlanInput& in) {
+  return in.data_ranks() > 1 && in.config.parallel.zero > 0;
+}
+
+// own: rehearsed_bytes(in) where it is sharded.
+tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro, const ShardedBytes& own) {
   const config::Config& c = in.config;
   const auto n = static_cast<double>(in.parameters);
   const double size = tasks::element_size(c);
   tasks::PlannedMemory memory;
   const int64_t data = in.data_ranks();
-  const bool sharded = data > 1 && c.parallel.zero > 0;
-  const ShardedBytes own = sharded ? rehearsed_bytes(in) : ShardedBytes();
+  const bool sharded = is_sharded(in);
   const auto turning = static_cast<double>(own.weights.turning);
   const double frozen = in.frozen_bytes - static_cast<double>(own.weights.frozen - own.weights.frozen_shares);
   const bool all_wide = in.frozen_bytes == 4 * static_cast<double>(in.frozen_parameters) && own.weights.frozen == 0;
@@ -84,10 +88,10 @@ double in_use(double tensors) {
   return tensors * tasks::kReservedShare + tasks::kContext;
 }
 
-int64_t fitting_micro_batch(const PlanInput& in) {
+int64_t fitting_micro_batch(const PlanInput& in, const ShardedBytes& sharded) {
   const int64_t own = in.own_samples();
   for (int64_t parts = 1; parts <= own; ++parts) {
-    if (own % parts == 0 && in_use(memory_of(in, own / parts).peak) <= in.gpu.memory_bytes) return own / parts;
+    if (own % parts == 0 && in_use(memory_of(in, own / parts, sharded).peak) <= in.gpu.memory_bytes) return own / parts;
   }
   return 0;
 }
@@ -141,6 +145,13 @@ void count_parameters(const tasks::ModelOutline& outline, PlanInput& input) {
   }
 }
 
+double planned_step_ms(const PlanInput& in) {
+  Plan plan;
+  in.model->add_times(in, plan);
+  for (const PlanItem& item : plan.time) plan.step_ms += item.value;
+  return plan.step_ms;
+}
+
 Plan make_plan(const PlanInput& in) {
   const config::PrecisionConfig& precision = in.config.precision;
   for (const auto& [key, fp8] : {std::pair{"recursions", precision.recursions == config::RecursionPrecision::fp8},
@@ -149,14 +160,15 @@ Plan make_plan(const PlanInput& in) {
     require(no_fp8.empty(), ExitCode::usage, "precision.", key, " is 'fp8', which an ", in.gpu.name,
             " cannot do: ", no_fp8, "; set it to 'same', or choose another GPU by --gpu");
   }
-  tasks::PlannedMemory memory = memory_of(in, train::split_batch(in.config.train, in.data_ranks()).micro);
+  const ShardedBytes sharded = is_sharded(in) ? rehearsed_bytes(in) : ShardedBytes();
+  tasks::PlannedMemory memory = memory_of(in, train::split_batch(in.config.train, in.data_ranks()).micro, sharded);
   Plan plan;
   plan.memory = std::move(memory.items);
   plan.tensors_peak = memory.peak;
   plan.peak_moment = std::move(memory.moment);
   plan.reserved = plan.tensors_peak * tasks::kReservedShare;
   plan.device_used = in_use(plan.tensors_peak);
-  plan.fitting_micro_batch = fitting_micro_batch(in);
+  plan.fitting_micro_batch = fitting_micro_batch(in, sharded);
   in.model->add_times(in, plan);
   for (const PlanItem& item : plan.time) plan.step_ms += item.value;
   plan.assumptions = {

@@ -23,5 +23,7 @@ void count_parameters(const tasks::ModelOutline& outline, PlanInput& input);
 
 // Error(usage) where the GPU cannot do what the configuration asks for, or the batch cannot be split.
 Plan make_plan(const PlanInput& input);
+// Only plan.step_ms of it.
+double planned_step_ms(const PlanInput& input);
 
 }  // namespace hrm::commands

@@ -290,9 +290,9 @@ RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {
   plan.samples_per_s = rate(train.global_batch_size, plan.step_ms);
   PlanInput alone = in.one;
   alone.ranks = 1;
-  alone.config.parallel.tensor = 1;
+  alone.config.parallel.tensor = alone.config.parallel.replicas = 1;
   plan.efficiency = plan.samples_per_s / static_cast<double>(ranks) /
-                    rate(alone.config.train.global_batch_size, make_plan(alone).step_ms);
+                    rate(alone.config.train.global_batch_size, planned_step_ms(alone));
   return plan;
 }
 

@@ -60,8 +60,10 @@ class CausalBlock {
       m.feed_forward = act + of(layer.down) + (behind ? unit + rstd : 0);
     }
     m.output = begun || layer.trains() ? stream : 0;
-    m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_;
-    m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit);
+    // A part gathers gradients of all rows beside its products, and sends sums of all rows; not with adapters.
+    const double travelling = model_.parts() > 1 && in_.config.lora.r == 0 ? 2 * unit : 0;
+    m.backward_mixing = attention_backward() + n * layer.qkv.targets * rank() * size_ + travelling;
+    m.backward_feed_forward = 2 * act + std::max(is_fused(layer) ? 0 : act, unit) + travelling;
     if (layer.has_experts()) m.backward_feed_forward = unit + experts_backward(layer);
     return m;
   }

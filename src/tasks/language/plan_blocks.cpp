@@ -123,9 +123,11 @@ BlockMemory modern_block(const PlanInput& in, const BlockStack& s, int64_t layer
       experts ? experts_memory(in, positions, w, size) : swiglu_memory(in, positions, w, size, fp8);
   m.feed_forward = (experts ? unit : read) + rstd + mlp.kept;
   m.output = stream;
-  m.backward_feed_forward = mlp.backward;
-  m.backward_mixing = attention_backward_bytes(positions, w, size);
-  m.plain = is_cut(in, s) ? unit : 0;  // every part's sums
+  // A part gathers gradients of all rows beside its products, and sends sums of all rows (nn/across_linear.h).
+  const double travelling = is_cut(in, s) ? 2 * unit : 0;
+  m.backward_feed_forward = mlp.backward + travelling;
+  m.backward_mixing = attention_backward_bytes(positions, w, size) + travelling;
+  m.plain = travelling;
   if (fp8) {
     // A weight in the compute dtype, for a pass that is not recorded.
     m.plain += size * static_cast<double>(in.largest_fp8);
