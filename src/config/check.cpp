@@ -35,7 +35,7 @@ void Checker::refuse_unread(std::initializer_list<const char*> keys, const char*
 }
 
 std::string nearest_divisors(int64_t n, int64_t wanted) {
-  if (wanted >= n) return cat("use ", n, " at most");
+  if (wanted >= n) return cat("use at most ", n);
   int64_t below = wanted, above = wanted;
   while (n % below != 0) --below;
   while (n % above != 0) ++above;

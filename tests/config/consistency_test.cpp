@@ -35,7 +35,7 @@ TEST(Consistency, SentencesNameKeysValuesOriginsAndTheWayOut) {
             "use 96 or 128");
   EXPECT_EQ(consistency_fault({"train.micro_batch_size=1000"}),
             "train.micro_batch_size = 1000 (command line) does not divide train.global_batch_size = 768 (default); "
-            "use 768 at most");
+            "use at most 768");
   try {
     config_from_json_text("{\n\"model\": {\"num_heads\":\n 7}}", "a.json");
     FAIL();
