@@ -163,7 +163,7 @@ Json assumptions_json(const RanksInput& input, const Plan& own, bool with_parts)
   if (with_parts) {
     lines.push_back(
         "parts of a model (parallel.tensor) wait for exchanges of activations where the code does; how much of a pass "
-        "lies between two is the share of its matrix products; these estimates were not compared with a GPU");
+        "lies between two is the share of its matrix products; compared with one decoder on two GPUs alone");
   }
   return lines;
 }
