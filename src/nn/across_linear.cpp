@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -240,27 +241,29 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
     };
     const at::Tensor grad = grads[0][0].contiguous(), grad_own = grad.narrow(0, 0, places.own_rows());
     const Gathering gathering = start_gather(across, grad);
-    at::Tensor own_gates;
-    own_gates = through_gate(grad_own, part(0));
+    const at::Tensor own_gates = through_gate(grad_own, part(0));
     add_gradient(grad_down, grad_own, part(0).act);
     add_gradient(grad_gates, own_gates, places.own().of(x));
     gathering.moving->wait();
     variable_list out(8);
     const bool needs_rows = ctx->saved_data["needs_rows"].toBool();
-    Sending sending(across, places, needs_rows ? gates.size(1) : 0, grad.options());
+    std::optional<Sending> sending;
+    if (needs_rows) sending.emplace(across, places, gates.size(1), grad.options());
     const std::vector<Range> others = places.others();
     std::vector<at::Tensor> other_gates;
     for (size_t i = 0; i < others.size(); ++i) {
       other_gates.push_back(through_gate(others[i].of(gathering.all), part(i + 1)));
-      if (needs_rows) product_back(sending.of(others[i]), other_gates[i], gates);
+      if (sending) product_back(sending->of(others[i]), other_gates[i], gates);
     }
-    if (needs_rows) sending.start();
+    if (sending) sending->start();
     for (size_t i = 0; i < others.size(); ++i) {
       add_gradient(grad_down, others[i].of(gathering.all), part(i + 1).act);
       add_gradient(grad_gates, other_gates[i], others[i].of(x));
     }
-    if (needs_rows) product_back(sending.own(), own_gates, gates);
-    if (needs_rows) out[0] = ops::add_pieces({}, {sending.wait()});
+    if (sending) {
+      product_back(sending->own(), own_gates, gates);
+      out[0] = ops::add_pieces({}, {sending->wait()});
+    }
     return out;
   }
 };

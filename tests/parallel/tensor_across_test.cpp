@@ -126,6 +126,16 @@ TEST_P(TensorAcross, LayersBesideTheExchange) {
             const at::Tensor act = ops::swiglu(gate_up.forward(across->enter(x, tokens)));
             return ops::add_pieces({}, across->leave(down.forward(act)));
           });
+      // Rows without a gradient, as of a frozen embedding: those of the weights are the same.
+      const auto weights_alone = [&](const at::Tensor& y) {
+        for (const at::Tensor& weight : {gates, out}) weight.mutable_grad() = at::zeros_like(weight);
+        y.backward(values(y.sizes(), 3));
+        return std::vector<at::Tensor>{gates.grad().clone(), out.grad().clone()};
+      };
+      const auto got = weights_alone(ops::add_pieces({}, nn::swiglu_across(*across, rows(4), tokens, gate_up, down)));
+      const auto wanted = weights_alone(ops::add_pieces(
+          {}, across->leave(down.forward(ops::swiglu(gate_up.forward(across->enter(rows(4), tokens)))))));
+      for (size_t i = 0; i < got.size(); ++i) expect_equal_but_order(got[i], wanted[i], "frozen rows", tokens);
       const at::NoGradGuard no_grad;
       const at::Tensor act = ops::swiglu(gate_up.forward(across->enter(rows(4), tokens)));
       expect_equal_but_order(ops::add_pieces({}, nn::swiglu_across(*across, rows(4), tokens, gate_up, down)),
