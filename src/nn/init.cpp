@@ -15,25 +15,29 @@ namespace {
 
 constexpr double kCut = 2.0;
 
-// The draws `first`, a multiple of 4, to first + count of CounterRng(seed, Stream::init, index), in blocks so that
-// threads can share the work.
-at::Tensor uniform_draws(int64_t count, uint64_t seed, uint64_t index, int64_t first = 0) {
-  const at::Tensor u = at::empty({count}, at::kFloat);
-  float* out = u.mutable_data_ptr<float>();
+// The draws `first`, a multiple of 4, to first + count of CounterRng(seed, Stream::init, index), made normal. Threads
+// share it once: for the many blocks of a large model, waiting for each other after every step took most of the time.
+at::Tensor normal_draws(int64_t count, double std, uint64_t seed, uint64_t index, int64_t first = 0) {
+  const at::Tensor out = at::empty({count}, at::kFloat);
+  float* const values = out.mutable_data_ptr<float>();
   const double bound = std::erf(kCut / std::numbers::sqrt2);
   const std::array<uint32_t, 2> key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
   at::parallel_for(0, (count + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
+    const at::NoGradGuard no_grad;  // of this thread
     for (int64_t block = begin; block < end; ++block) {
       const auto words = philox4x32({static_cast<uint32_t>(first / 4 + block), static_cast<uint32_t>(Stream::init),
                                      static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)},
                                     key);
       for (int64_t i = block * 4; i < std::min(count, block * 4 + 4); ++i) {
         const double unit = static_cast<double>(words[i % 4] >> 8) * 0x1.0p-24;
-        out[i] = static_cast<float>(-bound + 2 * bound * unit);
+        values[i] = static_cast<float>(-bound + 2 * bound * unit);
       }
     }
+    const int64_t from = begin * 4;
+    const at::Tensor part = out.narrow(0, from, std::min(count, end * 4) - from);
+    part.copy_(trunc_normal_from_uniform(part, std));
   });
-  return u;
+  return out;
 }
 
 // Each row by itself, so that a part can be drawn without the rest.
@@ -41,8 +45,9 @@ RowSource drawn_rows(int64_t columns, uint64_t seed, uint64_t index) {
   return [=](int64_t first, int64_t count) {
     const double std = 1.0 / std::sqrt(static_cast<double>(columns));
     const int64_t begin = first * columns, before = begin % 4;
-    const at::Tensor u = uniform_draws(before + count * columns, seed, index, begin - before);
-    return trunc_normal_from_uniform(u.narrow(0, before, count * columns), std).view({count, columns});
+    return normal_draws(before + count * columns, std, seed, index, begin - before)
+        .narrow(0, before, count * columns)
+        .view({count, columns});
   };
 }
 
@@ -61,8 +66,7 @@ void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_vie
     tensor.zero_();
     return;
   }
-  const at::Tensor u = uniform_draws(tensor.numel(), seed, hash_name(name));
-  tensor.copy_(trunc_normal_from_uniform(u, std).view(tensor.sizes()));
+  tensor.copy_(normal_draws(tensor.numel(), std, seed, hash_name(name)).view(tensor.sizes()));
 }
 
 RowSource initial_rows(const at::Tensor& parameter, uint64_t seed, std::string_view name, const ParameterCut& cut) {
