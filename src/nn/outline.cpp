@@ -12,7 +12,18 @@ namespace {
 thread_local bool building_outlines = false;
 
 // Of what is read at a time.
-constexpr int64_t kElements = int64_t{1} << 20;
+constexpr int64_t kElements = int64_t{1} << 22;
+
+// For a GPU by way of page-locked memory: the copy is faster, and runs while the next rows are read.
+void put(const at::Tensor& values, const at::Tensor& out) {
+  if (!out.is_cuda() || !values.is_cpu()) {
+    out.copy_(values);
+    return;
+  }
+  const at::Tensor staged = at::empty(values.sizes(), out.options().device(at::kCPU).pinned_memory(true));
+  staged.copy_(values);
+  out.copy_(staged, /*non_blocking=*/true);
+}
 
 }  // namespace
 
@@ -64,7 +75,7 @@ void read_elements(const RowSource& rows, int64_t columns, int64_t first, const 
     const int64_t row = (first + done) / columns, skipped = (first + done) % columns;
     const int64_t wanted = (skipped + out.numel() - done + columns - 1) / columns, count = std::min(most, wanted);
     const int64_t size = std::min(count * columns - skipped, out.numel() - done);
-    out.narrow(0, done, size).copy_(rows(row, count).reshape({-1}).narrow(0, skipped, size));
+    put(rows(row, count).reshape({-1}).narrow(0, skipped, size), out.narrow(0, done, size));
     done += size;
   }
 }

@@ -40,7 +40,7 @@ using RowSource = std::function<at::Tensor(int64_t first, int64_t count)>;
 RowSource part_rows(RowSource whole, const ParameterCut& cut);
 
 // Copies the elements `first` to first + out.numel() of a weight of `columns` columns, in C order, into `out` (n) of
-// any dtype and device. Reads a few MiB of rows at a time.
+// any dtype and device. Reads a few MiB of rows at a time; a GPU gets them in the order of its current stream.
 void read_elements(const RowSource& rows, int64_t columns, int64_t first, const at::Tensor& out);
 
 }  // namespace hrm::nn

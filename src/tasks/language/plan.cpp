@@ -120,7 +120,8 @@ class LanguageClock {
   void attend(const BlockStack& s, double keys, double times, bool is_backward) {
     const double flops = 4 * slowdown_ * s.positions() * keys * w_.queries * (is_backward ? 1.25 : 1);
     const double bytes = s.positions() * (2 * w_.queries + 2 * w_.values) * size();
-    note(attention, times * std::max(kLeastMs, clock_.slower(flops, kCausalShare, bytes)), is_backward);
+    const double share = causal_share(w_.queries / w_.heads, keys);
+    note(attention, times * std::max(kLeastMs, clock_.slower(flops, share, bytes)), is_backward);
   }
 
   // By sm90/memory_blocks.cuh: whole memories in clusters of a multiprocessor for each head.
@@ -374,8 +375,8 @@ void LanguagePlan::add_times(const PlanInput& in, Plan& plan) const {
 
 std::string LanguagePlan::shares() const {
   return cat("matrix products reach ", percent(kProductShare), " of its FLOP/s, those in 8 bits ", percent(kFp8Share),
-             ", attention ", percent(kCausalShare), ", none of them and no pass over memory takes less than ",
-             1e3 * kLeastMs, " us");
+             ", attention ", percent(kCausalShare), " (heads of 64; of 128 up to ", percent(causal_share(128, 4096)),
+             " in long rows), none of them and no pass over memory takes less than ", 1e3 * kLeastMs, " us");
 }
 
 double LanguagePlan::backward_done(const PlanInput& in, int64_t groups, int64_t count) const {

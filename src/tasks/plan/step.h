@@ -26,6 +26,13 @@ inline constexpr double kContext = 800.0 * (1 << 20);
 // 4.6 ms.
 inline constexpr double kProductShare = 0.67;
 inline constexpr double kCausalShare = 0.24;
+// Of causal attention with heads of 64, whose exponentials take as long as its products, whatever a row's length; and
+// of heads of 128, for which `keys` are seen by a query on average. Fitted to 0.19 at 256 keys (4 x 512 tokens of
+// Qwen3-0.6B's shape) and 0.43 at 2,048 (the decoder of 1.26 billion parameters), both in docs/measurements/log.md.
+inline double causal_share(double head_dim, double keys) {
+  const double wide = 0.525 * keys / (keys + 451);
+  return std::lerp(kCausalShare, wide, std::clamp(head_dim / 64 - 1, 0.0, 1.0));
+}
 // Of products in 8 bits: a share of the data sheet's bf16 FLOP/s, which is half of its 8-bit rate. Fitted to the steps
 // of four decoders (tests/commands/language_plan_test.cpp). By themselves such products reach 1.07 to 1.28.
 inline constexpr double kFp8Share = 1.26;
