@@ -465,10 +465,10 @@ TEST(LanguagePlan, IsNearWhatWasMeasured) {
   expect({"lm.arch=hrm", "lm.hidden_size=512", "lm.num_heads=8", "moe.experts=8", "moe.top_k=2", "data.encoder_len=512",
           "data.decoder_len=512", "train.global_batch_size=8"},
          10.0, 4.5);
-  expect({"lm.arch=decoder", "lm.layers=24", "lm.hidden_size=2048", "lm.num_heads=16", "lm.kv_heads=8",
-          "lm.head_dim=128", "lm.inner=5632", "lm.tied=false", "data.encoder_len=0", "data.decoder_len=4096",
-          "train.global_batch_size=4"},
-         263.1, 44.8);
+  expect(
+      {"lm.arch=decoder", "lm.layers=24", "lm.hidden_size=2048", "lm.num_heads=16", "lm.kv_heads=8", "lm.head_dim=128",
+       "lm.inner=5632", "lm.tied=false", "data.encoder_len=0", "data.decoder_len=4096", "train.global_batch_size=4"},
+      263.1, 44.8);
 }
 
 TEST(LanguagePlan, WhatSavesMemoryDoes) {

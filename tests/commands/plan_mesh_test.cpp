@@ -54,6 +54,23 @@ StepTimeline simulated(std::vector<StepExchange> exchanges, const PassTimes& tim
 
 const PassTimes kTenAndTwenty{.forward_ms = 10, .backward_ms = 20};
 
+// 8 ms under way from the start, beside 10 ms of computing at half its speed: 4 of them are done by then.
+TEST(Simulation, ComputingBesideAnExchangeIsSlower) {
+  std::vector<StepExchange> all;
+  add_exchange(all, "", 8, {Moment::before_forward, 0}, {Moment::after_backward, 1});
+  const PassTimes half{.forward_ms = 10, .backward_ms = 20, .rate_beside = 0.5};
+  const StepTimeline hidden = simulated(all, half);
+  EXPECT_DOUBLE_EQ(hidden.exposed_ms, 0);
+  EXPECT_DOUBLE_EQ(hidden.slowed_ms, 4);
+  EXPECT_DOUBLE_EQ(simulated(all, kTenAndTwenty).slowed_ms, 0);
+  // Waited for after 3 ms of computing, which take 6; 2 are left.
+  all[0].wait.moment = Moment::in_forward;
+  all[0].wait.ready = 0.3;
+  const StepTimeline waited = simulated(all, half);
+  EXPECT_DOUBLE_EQ(waited.slowed_ms, 3);
+  EXPECT_DOUBLE_EQ(waited.exposed_ms, 2);
+}
+
 TEST(Simulation, WhatTravelsBesideComputingIsHidden) {
   std::vector<StepExchange> all;
   add_exchange(all, "", 8, {Moment::in_backward, 0.5}, {Moment::in_backward, 1});
@@ -176,7 +193,8 @@ TEST(MeshPlan, APartHasAPartOfEverything) {
   EXPECT_LT(item(part, "activations kept"), 0.5 * item(whole, "activations kept"));
   // Four times as many rows, a fourth of the work of each.
   EXPECT_EQ(part.input.data_ranks(), 2);
-  EXPECT_NEAR(part.own.step_ms, whole.own.step_ms, 0.15 * whole.own.step_ms);
+  const auto passes = [](const RanksPlan& plan) { return plan.own.forward_ms + plan.own.backward_ms; };
+  EXPECT_NEAR(passes(part), passes(whole), 0.05 * passes(whole));
   // Some of it beside products.
   EXPECT_GT(part.timeline.axes.at("tensor").exposed_ms, 0.1 * part.timeline.axes.at("tensor").ms);
   EXPECT_LT(part.timeline.axes.at("tensor").exposed_ms, 0.7 * part.timeline.axes.at("tensor").ms);
@@ -209,7 +227,8 @@ TEST(MeshPlan, ManyMicroBatches) {
   const auto exposed = [&](int64_t micro_batches) {
     return plan_of(micro_batches).timeline.axes.at("tensor").exposed_ms;
   };
-  EXPECT_NEAR(exposed(48) - exposed(24), 2 * (exposed(24) - exposed(12)), 0.05 * exposed(24));
+  // From here on, the least time of a kernel does not matter.
+  EXPECT_NEAR(exposed(192) - exposed(96), 2 * (exposed(96) - exposed(48)), 0.05 * exposed(96));
   int64_t bytes = 0;
   for (const StepExchange& exchange : many.exchanges) bytes += exchange.times * exchange.operation.bytes;
   int64_t of_axes = 0;

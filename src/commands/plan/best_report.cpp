@@ -107,7 +107,7 @@ void print_best(const Json& json, std::ostream& out) {
     cell(6) << plan["zero"].dump();
     cell(10) << plan["replicas"].dump();
     ms(16, plan["step_ms"]);
-    ms(14, plan["compute_ms"]);
+    ms(14, plan["compute_ms"].get<double>() + plan["slowed_ms"].get<double>());
     ms(14, tensor);
     ms(14, all - tensor);
     cell(12) << bytes_text(plan["device_used_bytes"]);

@@ -276,7 +276,8 @@ RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {
   const double forward = plan.own.forward_ms > 0 ? plan.own.forward_ms : plan.own.backward_ms / 2;
   const PassTimes times{.forward_ms = forward / static_cast<double>(micro_batches),
                         .backward_ms = plan.own.backward_ms / static_cast<double>(micro_batches),
-                        .micro_batches = micro_batches};
+                        .micro_batches = micro_batches,
+                        .rate_beside = kRateBesideExchange};
   plan.timeline = simulate(plan.exchanges, times, [&](const parallel::CommOperation& operation) {
     return 1e3 * collective_seconds(in.links, operation, layouts.at(operation.axis));
   });
@@ -285,7 +286,7 @@ RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {
     plan.sent.node += static_cast<double>(exchange.times) * sent.node;
     plan.sent.network += static_cast<double>(exchange.times) * sent.network;
   }
-  plan.step_ms = plan.own.step_ms + plan.timeline.exposed_ms;
+  plan.step_ms = plan.own.step_ms + plan.timeline.exposed_ms + plan.timeline.slowed_ms;
   const auto rate = [](int64_t samples, double ms) { return static_cast<double>(samples) / (1e-3 * ms); };
   plan.samples_per_s = rate(train.global_batch_size, plan.step_ms);
   PlanInput alone = in.one;

@@ -15,6 +15,11 @@ namespace hrm::commands {
 
 using tasks::StepExchange;
 
+// Of a rank that computes while something travels: NCCL takes multiprocessors and bandwidth. Fitted to a decoder
+// of 1.26 billion parameters on two H200s with parallel.tensor=2, whose exchanges take 30 of 156 ms, and with
+// parallel.zero=3, 22 of 275 ms (docs/measurements/log.md).
+inline constexpr double kRateBesideExchange = 0.5;
+
 // Rehearses the exchanges of one step of rank 0 of in.ranks with fake Comms, one for each axis, and tensors without
 // memory. Gradients go through the training's GradientReducer, split from the configured model. Of parallel.tensor, the
 // part of the model runs a pass. Everything else goes through the functions that the task calls

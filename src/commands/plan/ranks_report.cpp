@@ -118,6 +118,7 @@ Json ranks_plan_json(const RanksPlan& plan) {
   json["communication_ms"] = plan.timeline.comm_ms;
   json["hidden_ms"] = plan.timeline.comm_ms - plan.timeline.exposed_ms;
   json["exposed_ms"] = plan.timeline.exposed_ms;
+  json["slowed_ms"] = plan.timeline.slowed_ms;
   json["axes"] = axes_json(plan);
   json["step_ms"] = plan.step_ms;
   json["samples_per_s"] = plan.samples_per_s;
@@ -158,8 +159,9 @@ Json assumptions_json(const RanksInput& input, const Plan& own, bool with_parts)
           " us to start, its hops (an all-reduce up and down a tree, all others around a ring), and the time of the "
           "slower link"));
   lines.push_back(
-      "what travels while a rank computes does not slow it down; NCCL's own memory is not counted, nor the "
-      "data of other ranks that hosts prepare with data.reference_semantics=false");
+      cat("while something travels, a rank computes at ", metrics::fixed(100 * kRateBesideExchange, 0),
+          " % of its speed, as two GPUs did; NCCL's own memory is not counted, nor the data of other ranks that hosts "
+          "prepare with data.reference_semantics=false"));
   if (with_parts) {
     lines.push_back(
         "parts of a model (parallel.tensor) wait for exchanges of activations where the code does; how much of a pass "
@@ -241,6 +243,7 @@ void print_ranks(const Json& json, std::ostream& out) {
       return std::string("-");
     });
   }
+  row("computing slower beside it", ms("slowed_ms"));
   row("= step", ms("step_ms"));
   row("samples/s", [](const Json& plan) { return metrics::fixed(plan["samples_per_s"], 0); });
   row("efficiency", [](const Json& plan) { return metrics::fixed(100 * plan["efficiency"].get<double>(), 1) + " %"; });

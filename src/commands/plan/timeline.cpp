@@ -35,12 +35,20 @@ class Transfers {
   struct Transfer {
     size_t exchange = 0;
     double ms = 0;  // still to go
+    double times = 1;
   };
 
   void start(const Transfer& transfer, bool urgent) { (urgent ? urgent_ : others_).push_back(transfer); }
 
-  void pass(double ms) {
-    while (ms > 0 && !(urgent_.empty() && others_.empty())) ms -= pass_first(ms);
+  // Computing for `ms`, at `rate` while something travels. Returns how much longer it takes.
+  double pass(double ms, double rate) {
+    double slowed = 0;
+    while (ms > 0 && !(urgent_.empty() && others_.empty())) {
+      const double times = first().front().times, beside = pass_first(ms / rate);
+      ms -= beside * rate;
+      slowed += times * beside * (1 - rate);
+    }
+    return slowed;
   }
 
   // Milliseconds until this exchange has arrived.
@@ -55,9 +63,10 @@ class Transfers {
   }
 
  private:
+  std::deque<Transfer>& first() { return urgent_.empty() ? others_ : urgent_; }
   // Of the first transfer, at most `most`.
   double pass_first(double most) {
-    std::deque<Transfer>& transfers = urgent_.empty() ? others_ : urgent_;
+    std::deque<Transfer>& transfers = first();
     const double ms = std::min(most, transfers.front().ms);
     transfers.front().ms -= ms;
     if (transfers.front().ms <= 0) transfers.pop_front();
@@ -101,7 +110,7 @@ StepTimeline simulate(const std::vector<StepExchange>& exchanges, const PassTime
   timeline.exchange_ms.resize(exchanges.size());
   for (const Event& event : in_order(exchanges)) {
     const double here = std::max(computed, computed_before(*event.place, listed));
-    links.pass(here - computed);
+    timeline.slowed_ms += links.pass(here - computed, times.rate_beside);
     computed = here;
     const parallel::CommOperation& operation = exchanges[event.exchange].operation;
     AxisTimes& axis = timeline.axes[operation.axis];
@@ -117,7 +126,7 @@ StepTimeline simulate(const std::vector<StepExchange>& exchanges, const PassTime
       axis.calls += repeats;
       axis.bytes += repeats * operation.bytes;
       axis.ms += static_cast<double>(repeats) * ms;
-      links.start({event.exchange, ms}, operation.axis == tensor);
+      links.start({event.exchange, ms, static_cast<double>(repeats)}, operation.axis == tensor);
     }
   }
   return timeline;

@@ -14,6 +14,7 @@ namespace hrm::commands {
 struct PassTimes {
   double forward_ms = 0, backward_ms = 0;
   int64_t micro_batches = 1;  // also those that are not listed (StepExchange::times)
+  double rate_beside = 1;     // of computing while something travels, above 0
 };
 
 // All operations of one axis.
@@ -28,12 +29,13 @@ struct StepTimeline {
   std::map<std::string, AxisTimes> axes;  // by CommOperation::axis
   double comm_ms = 0;                     // of all axes
   double exposed_ms = 0;
+  double slowed_ms = 0;  // what computing takes longer because something travels beside it
 };
 
 // Events in their order: the rank computes up to the place of each, then starts the operation or waits for it. Those of
 // the tensor axis travel first, as their kernels do (parallel::Priority::urgent), and all others stop meanwhile. Others
-// travel one after the other. `milliseconds`: of an operation that has the links to itself. What travels slows down no
-// computing. Micro-batches that are not listed wait as long as the one that stands for them.
+// travel one after the other. `milliseconds`: of an operation that has the links to itself. Micro-batches that are
+// not listed wait as long as the one that stands for them.
 StepTimeline simulate(const std::vector<tasks::StepExchange>& exchanges, const PassTimes& times,
                       const std::function<double(const parallel::CommOperation&)>& milliseconds);
 
