@@ -164,8 +164,7 @@ std::string Mesh::progress() const {
   };
   tell(world_.get());
   for (const auto& axis : axes_) tell(axis.get());
-  if (text.empty() || place_.size(Axis::tensor) == 1) return text;
-  return cat(text, "; operations of the tensor axis are not marked");
+  return text;
 }
 
 }  // namespace hrm::parallel
