@@ -31,6 +31,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -202,9 +203,11 @@ class Trainer:
             found = dict(error=error) if error else numbers_of(folder / "run")
             if not error and len(found["losses"]) != args.steps:
                 found = dict(error=f"{len(found['losses'])} of {args.steps} steps are in its log")
+            if not error and None in found["losses"] + found["norms"]:
+                found = dict(error="a loss or gradient is not finite")
         except (OSError, ValueError, KeyError) as wrong:
             found = dict(error=f"its log or checkpoint cannot be read ({wrong})")
-        subprocess.run(["rm", "-rf", str(folder / "run")], check=True)
+        shutil.rmtree(folder / "run", ignore_errors=True)
         return found | dict(seconds=round(time.monotonic() - began, 1))
 
     def stop(self):

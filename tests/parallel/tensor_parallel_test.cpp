@@ -259,11 +259,10 @@ INSTANTIATE_TEST_SUITE_P(
         CutCase{.name = "documents", .documents = true},
         CutCase{.name = "odd_tokens", .rows = 3, .length = 7, .ranks = 4},
         CutCase{.name = "other_forms",
-                .change =
-                    [](auto& o) {
-                      o.qk_norm = false;
-                      o.form = {.qkv_bias = true, .gelu_gate = true, .scaled_embedding = true, .centred_norms = true};
-                    }},
+                .lm = {[](auto& o) {
+                  o.qk_norm = false;
+                  o.form = {.qkv_bias = true, .gelu_gate = true, .scaled_embedding = true, .centred_norms = true};
+                }}},
         CutCase{
             .name = "odd_vocabulary", .lm = {[](auto& o) { o.vocabulary = test::kSmallVocabulary + 3; }}, .ranks = 4},
         CutCase{.name = "lora", .lora = 3}, CutCase{.name = "lora_4", .ranks = 4, .lora = 2, .saved = {"norm"}},
@@ -311,13 +310,12 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         // The last part has fewer rows of the vocabulary. In `narrow` the norms behind them are on several ranks.
         ShardedCase{{.name = "narrow",
-                     .change =
-                         [](auto& o) {
-                           o.vocabulary = test::kSmallVocabulary + 1;
-                           o.width = 32;
-                           o.heads = 4;
-                           o.kv_heads = 2;
-                         },
+                     .lm = {[](auto& o) {
+                       o.vocabulary = test::kSmallVocabulary + 1;
+                       o.width = 32;
+                       o.heads = 4;
+                       o.kv_heads = 2;
+                     }},
                      .accumulation = 4},
                     3,
                     4},

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -314,6 +315,56 @@ TEST(WeightGather, FewBlocksAtATime) {
       run.loss(1, 0, 2, /*backward=*/false);
       EXPECT_EQ(weights.gathered(), 8 - buffers + 4);
       EXPECT_EQ(weights.most_held(), buffers);
+    });
+  }
+}
+
+// Of a model in NF4, whose rows are whole blocks, each rank reads and quantises about its share of the rows, to the
+// bits of whole layers. A value that is not finite is found by all.
+TEST(WeightGather, RanksQuantiseTheirOwnRowsInNf4) {
+  struct Nf4Model {
+    explicit Nf4Model(bool outline, double value = 1) {
+      {
+        const nn::OutlineScope scope(outline);
+        model = std::make_shared<models::DecoderLm>(options(), at::kCPU);
+      }
+      nn::init_parameters(*model, 1);
+      for (const nn::QuantizedLayer& layer : nn::quantized_layers(*model)) {
+        const int64_t columns = layer.linear->weight().size(1);
+        layer.linear->hold_by([this, columns, value, name = layer.weight](nn::Linear& to, int64_t first,
+                                                                          int64_t count) {
+          const at::Tensor rows = at::arange(first * columns, (first + count) * columns, at::kFloat).sin().mul(value);
+          read += count;
+          to.hold_quantized(rows.view({count, columns}), name);
+        });
+        rows += layer.linear->weight().size(0);
+      }
+      lora = std::make_shared<nn::LoraSet>(*model, nn::LoraOptions{.rank = 2}, at::kCPU);
+      lora->initialise(1);
+      model->build_parameters(at::kFloat);
+    }
+    auto units(Comm& comm) { return frozen_units(model->parameter_set(), comm); }
+    static models::DecoderOptions options() {
+      models::DecoderOptions o = decoder_options();
+      o.width = 64;
+      o.inner = 128;
+      o.weights = nn::WeightFormat::nf4;
+      return o;
+    }
+    std::shared_ptr<models::DecoderLm> model;
+    std::shared_ptr<nn::LoraSet> lora;
+    int64_t rows = 0, read = 0;
+  };
+  for (const int ranks : {2, 3, 4}) {
+    test::on_ranks({Kind::threads, ranks}, [&](Comm& comm) {
+      Nf4Model whole(false), outline(true), broken(true, std::numeric_limits<double>::infinity());
+      EXPECT_EQ(whole.read, whole.rows);
+      EXPECT_EQ(outline.read, 0);
+      const auto expected = whole.units(comm), got = outline.units(comm);
+      EXPECT_LT(outline.read, whole.rows * 1.2 / ranks);
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i].source, expected[i].source)) << i;
+      test::expect_error(ExitCode::checkpoint, {"not finite"}, [&] { broken.units(comm); });
     });
   }
 }

@@ -114,7 +114,7 @@ class FrozenReader {
  public:
   // The bytes `first` to first + out.numel() of the tensor. `out`: (n) bytes on its device, and for outlines with a
   // source a multiple of an element, as `first` is. Of a layer in 8 bits the rows are quantised; one in NF4 is
-  // quantised as a whole, and kept until another one is read.
+  // quantised as a whole, and kept until another one is read. parallel::frozen_units() does better for most of them.
   void read(const FrozenTensor& frozen, int64_t first, const at::Tensor& out);
 
  private:
