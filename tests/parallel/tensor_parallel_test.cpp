@@ -372,11 +372,10 @@ TEST(TensorDecoding, ContinuesAsTheWhole) {
 // Log-probabilities and entropies over a vocabulary that is cut, and the gradient of the head's input.
 TEST(TensorLogProbs, AreThoseOfTheWholeVocabulary) {
   const CutCase c{.name = "odd",
-                  .change =
-                      [](auto& o) {
-                        o.vocabulary = 99;
-                        o.tied = false;
-                      },
+                  .lm = {[](auto& o) {
+                    o.vocabulary = 99;
+                    o.tied = false;
+                  }},
                   .ranks = 4};
   const auto scores = [&](const Model& model) {
     const at::Tensor ids = ids_of(c, 2), hidden = model.lm->forward({.ids = ids_of(c, 1)}).hidden;
