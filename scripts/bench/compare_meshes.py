@@ -22,8 +22,8 @@ from one rank in fp32. Runs have runtime.deterministic=true. A small model, rows
 is read from outside.
 
 --out is written after each run. What it has of this device, precision, number of steps and program is not run again.
-So a call that --seconds has cut short can be repeated. Exit code 1: a run has failed, two runs or captured and eager
-steps differ in a bit, or a difference is above --bound. Needs only Python's standard library and a build of hrm_train.
+So a call that --seconds has cut short can be repeated. Exit code 1: a run has failed or was not captured, two runs or
+captured and eager steps differ in a bit, or a difference is above --bound. Needs only Python's standard library and a build of hrm_train.
 """
 import concurrent.futures
 import dataclasses
@@ -213,8 +213,6 @@ class Trainer:
             with self.lock:
                 self.groups.discard(group)
                 self.free.append(place)
-        if not error and args.device == "cuda" and way != "eager" and "not captured" in said:
-            error = next(line for line in said.splitlines() if "not captured" in line)
         try:
             found = dict(error=error) if error else numbers_of(folder / "run")
             if not error and len(found["losses"]) != args.steps:
@@ -224,6 +222,8 @@ class Trainer:
         except (OSError, ValueError, KeyError) as wrong:
             found = dict(error=f"its log or checkpoint cannot be read ({wrong})")
         shutil.rmtree(folder / "run", ignore_errors=True)
+        if not error and args.device == "cuda" and way != "eager":
+            found["captured"] = "not captured" not in said
         return found | dict(seconds=round(time.monotonic() - began, 1))
 
     def stop(self):
@@ -236,7 +236,7 @@ class Trainer:
 def wanted(args):
     """(mesh, form, way) of all runs, those first that others are compared with."""
     runs = [(ONE, form, "first") for form in args.forms]
-    if not any(FORMS[form].another_way is False for form in args.forms):
+    if FIRST not in args.forms and any(FORMS[form].another_way for form in args.forms):
         runs.insert(0, (ONE, FIRST, "first"))
     runs += [(mesh, FIRST, "first") for mesh in args.meshes if FIRST in args.forms]
     if args.precision != "fp32" and FIRST in args.forms:
@@ -335,6 +335,8 @@ def cell(records, mesh, form):
 
 
 def bits_cell(records, mesh, way):
+    if way == "eager" and not (found(records, mesh, FIRST, "first") or {}).get("captured", True):
+        return "not captured"
     return {None: "", True: "same bits", False: "**differ**"}[equal_bits(records, mesh, way)]
 
 
@@ -371,6 +373,8 @@ def tables(records):
 def complaints(args, records):
     """What makes the exit code 1, one line each."""
     lines = [f"{r['mesh']}, {r['form']}, {r['way']}: {r['error']}" for r in records if "error" in r]
+    lines += [f"{r['mesh']}, {r['form']}, {r['way']}: its steps were not captured" for r in records
+              if not r.get("captured", True)]
     for mesh in MESHES:
         lines += [f"{mesh}: {what} differ in a bit" for way, what in
                   (("again", "two runs"), ("eager", "captured and eager steps")) if equal_bits(records, mesh, way) is False]
