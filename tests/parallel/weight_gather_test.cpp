@@ -361,7 +361,7 @@ TEST(WeightGather, RanksQuantiseTheirOwnRowsInNf4) {
       EXPECT_EQ(whole.read, whole.rows);
       EXPECT_EQ(outline.read, 0);
       const auto expected = whole.units(comm), got = outline.units(comm);
-      EXPECT_LT(outline.read, whole.rows * 1.2 / ranks);
+      EXPECT_LT(outline.read, whole.rows * 1.3 / ranks) << "slices begin within rows, at multiples of 256 bytes";
       ASSERT_EQ(got.size(), expected.size());
       for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i].source, expected[i].source)) << i;
       test::expect_error(ExitCode::checkpoint, {"not finite"}, [&] { broken.units(comm); });

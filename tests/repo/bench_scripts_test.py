@@ -131,7 +131,7 @@ class Meshes(unittest.TestCase):
 
     def test_differences_are_to_one_rank(self):
         lines = compare_meshes.tables(self.records()).splitlines()
-        self.assertEqual(lines[0], "bf16, 2 steps, 2 x GPU, hrm_train 0.1.0")
+        self.assertEqual(lines[0], "bf16, 2 steps, 2 x GPU, hrm_train 0.1.0; norms of gradients differ by up to 1.0e-01")
         self.assertEqual(lines[2], "| mesh | ranks | decoder | micro-batches | window | against fp32 | two runs | "
                                    "captured, eager |")
         self.assertEqual(lines[4], "| one rank | 1 |  | 1.0e-03 |  | 9.9e-03 | same bits | same bits |")
@@ -159,6 +159,8 @@ class Meshes(unittest.TestCase):
         runs = compare_meshes.wanted(args)
         self.assertEqual(runs[0], (compare_meshes.ONE, "decoder", "first"))
         self.assertEqual(len(runs), len(set(runs)))
+        args.forms, args.meshes = ["adapters"], ["zero=1", "zero=2"]
+        self.assertEqual({mesh for mesh, _, _ in compare_meshes.wanted(args)}, {compare_meshes.ONE, "zero=1"})
         args.forms = ["decoder"]
         self.assertEqual({way for _, _, way in compare_meshes.wanted(args)}, {"first", "again", "eager", "fp32"})
         args.device, args.precision = "cpu", "fp32"
