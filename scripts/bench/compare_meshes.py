@@ -431,7 +431,7 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="(default: %(default)s)")
     parser.add_argument("--precision", choices=["fp32", "tf32", "bf16", "fp16"], default="fp32",
                         help="of the forward and backward pass (default: %(default)s)")
-    parser.add_argument("--steps", type=command.count(), default=5, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--steps", type=command.count(2), default=5, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--meshes", default=",".join(MESHES), metavar="NAME,...",
                         help="(default: all: %(default)s); one rank is always run")
     parser.add_argument("--forms", default=",".join(FORMS), metavar="NAME,...", help="(default: all)")
