@@ -369,6 +369,45 @@ TEST(WeightGather, RanksQuantiseTheirOwnRowsInNf4) {
   }
 }
 
+// Of the weights that are built as outlines, also of those that every rank has whole in float32 (a core and a head).
+TEST(WeightGather, RanksDrawTheirOwnElements) {
+  constexpr int kRanks = 4;
+  test::on_ranks({Kind::threads, kRanks}, [&](Comm& comm) {
+    models::ModernLmOptions o;
+    o.decoder = decoder_options();
+    o.decoder.width = 64;
+    o.decoder.tied = false;
+    o.lm.core = {.width = 64, .h_len = 2, .l_len = 3, .h_cycles = 2, .l_steps = 2};
+    o.lm.prefix_len = 3;
+    o.enc_layers = o.h_layers = o.l_layers = 1;
+    o.max_prompt = 16;
+    std::shared_ptr<LanguageModel> model;
+    {
+      const nn::OutlineScope scope(true);
+      model = models::make_modern_lm(o, at::kCPU);
+    }
+    nn::init_parameters(*model, 1);
+    int64_t outlined = 0, drawn = 0;
+    const nn::OutlineOwners owners(*model);
+    for (const at::Tensor& parameter : model->parameters()) {
+      nn::HasComputeWeight* const owner = owners.of(parameter);
+      if (owner == nullptr) continue;
+      outlined += parameter.numel();
+      owner->set_source([&drawn, rows = owner->source()](int64_t first, int64_t count) {
+        at::Tensor some = rows(first, count);
+        drawn += some.numel();
+        return some;
+      });
+    }
+    model->build_parameters(at::kFloat);
+    GradientReducer reducer(model->parameter_set(), comm, {.bucket_bytes = kEachBlock, .zero = 3});
+    const ParameterShards shards(model->parameter_set(), comm, reducer, 0, {"momentum"});
+    EXPECT_GT(outlined, model->parameter_set().count() / 2);
+    EXPECT_LT(drawn, outlined * 1.2 / kRanks) << "slices begin within rows";
+    EXPECT_GT(drawn, outlined * 0.8 / kRanks);
+  });
+}
+
 // Weights, gradients and moments of a rank: its share of the blocks.
 TEST(WeightGather, RanksHoldShares) {
   test::on_ranks({Kind::threads, 4}, [&](Comm& comm) {

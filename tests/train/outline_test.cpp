@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
         OutlineCase{"decoder", {"lm.arch=decoder"}},
         OutlineCase{"untied_bf16", {"lm.arch=decoder", "lm.tied=false", "precision.compute=bf16", "optim.ema=0.9"}},
         OutlineCase{"mixture", {"lm.arch=decoder", "moe.experts=2", "moe.inner=48", "precision.compute=bf16"}},
-        OutlineCase{"hrm_bf16", {"precision.compute=bf16"}},
+        OutlineCase{"hrm", {}}, OutlineCase{"hrm_bf16", {"precision.compute=bf16"}},
         OutlineCase{"mamba", {"lm.encoder=mamba2", "lm.mamba_head_dim=32"}},
         OutlineCase{"adapter", {"precision.compute=bf16"}, true},
         OutlineCase{"dora", {"lora.dora=true", "precision.compute=bf16"}, true},
