@@ -107,6 +107,12 @@ void Linear::attach(std::shared_ptr<LoraAdapter> adapter) {
   lora_ = register_module("lora", std::move(adapter));
 }
 
+void require_finite(const ops::Nf4Tensor& weight, const std::string& name) {
+  // A magnitude that is not finite makes their mean non-finite.
+  require(std::isfinite(weight.offset.item<float>()), ExitCode::checkpoint, "'", name,
+          "' contains values that are not finite, which NF4 cannot store; set hf.quantize to none");
+}
+
 void Linear::hold_quantized(const at::Tensor& weight, const std::string& name) {
   require(is_quantized(format_) && weight.sizes() == weight_.sizes(), ExitCode::unexpected, "'", name,
           "' has the wrong shape, or its layer was not built with a quantised format");
@@ -114,10 +120,8 @@ void Linear::hold_quantized(const at::Tensor& weight, const std::string& name) {
   if (format_ != WeightFormat::nf4) {
     return hold_weight8(ops::quantize_weight8(weight.to(device_), weight8_type(format_)), name);
   }
-  nf4_ = ops::nf4_quantize(weight.to(device_));
-  // A magnitude that is not finite makes their mean non-finite.
-  require(std::isfinite(nf4_.offset.item<float>()), ExitCode::checkpoint, "'", name,
-          "' contains values that are not finite, which NF4 cannot store; set hf.quantize to none");
+  nf4_ = ops::nf4_quantize(weight.to(device_), /*double_quantized=*/!keeps_magnitudes_);
+  if (!keeps_magnitudes_) require_finite(nf4_, name);
 }
 
 void Linear::hold_weight8(const ops::Weight8& weight, const std::string& name) {
@@ -152,9 +156,10 @@ void Linear::hold_by(Hold hold) {
 }
 
 // A layer with the values of rows of this outline.
-std::shared_ptr<Linear> Linear::held(int64_t first, int64_t count) const {
+std::shared_ptr<Linear> Linear::held(int64_t first, int64_t count, bool keeps_magnitudes) const {
   const OutlineScope real(false);
   auto layer = std::make_shared<Linear>(weight_.size(1), count, device_, /*bias=*/false, format_);
+  layer->keeps_magnitudes_ = keeps_magnitudes;
   hold_(*layer, first, count);
   layer->set_fp8_products(fp8_products_, weight8_.transposed.defined());
   return layer;
@@ -164,6 +169,12 @@ std::vector<at::Tensor> Linear::read_quantized(int64_t first, int64_t count) con
   require(is_outlined() && (rows_are_apart() || count == weight_.size(0)), ExitCode::unexpected,
           "this layer is no outline of a quantised weight, or its rows are not quantised by themselves");
   return held(first, count)->quantized_parts();
+}
+
+ops::Nf4Tensor Linear::read_nf4_rows(int64_t first, int64_t count) const {
+  require(is_outlined() && has_whole_blocks(), ExitCode::unexpected,
+          "this layer is no outline of an NF4 weight, or its rows are no whole blocks");
+  return held(first, count, /*keeps_magnitudes=*/true)->nf4();
 }
 
 at::Tensor Linear::read_base_weight() const {

@@ -409,11 +409,11 @@ void check_place(const Parameter& parameter, const at::Tensor& place, at::Scalar
 
 }  // namespace
 
-void ParameterSet::place_master(size_t i, const at::Tensor& place) {
+void ParameterSet::place_master(size_t i, const at::Tensor& place, bool has_values) {
   const at::NoGradGuard no_grad;
   Parameter& parameter = parameters_.at(i);
   check_place(parameter, place, at::kFloat);
-  read_master(i, 0, place.view(-1));
+  if (!has_values) read_master(i, 0, place.view(-1));
   parameter.master.set_data(place);  // the same leaf for all its holders
   if (std::exchange(parameter.outlined, false) && !parameter.compute.is_same(parameter.master)) {
     parameter.compute.set_data(place.to(parameter.compute.scalar_type()));

@@ -33,6 +33,20 @@ void check_groups(const MeshPlace& place, const config::ParallelConfig& config) 
           "parallel.zero to 0");
 }
 
+std::string idle_zero_text(const MeshPlace& place, const config::ParallelConfig& config) {
+  if (config.zero == 0 || place.size(Axis::shard) > 1) return {};
+  const std::string zero = cat("parallel.zero = ", config.zero);
+  if (place.ranks() == 1) {
+    return cat(zero,
+               " has nothing to split: this is the only rank, and holds all state; start several (torchrun, "
+               "srun, mpirun), or set parallel.zero to 0");
+  }
+  return cat(zero, " has nothing to split: all ", place.ranks(),
+             " ranks read the same rows (parallel.tensor = ", config.tensor,
+             "), and each holds all state of its part of the model; start more ranks, lower "
+             "parallel.tensor, or set parallel.zero to 0");
+}
+
 MeshPlace::MeshPlace(int rank, int ranks, const MeshShape& shape)
     : rank_(rank), ranks_(ranks), tensor_(shape.tensor), replicas_(shape.replicas) {
   require(tensor_ >= 1 && replicas_ >= 1 && rank >= 0 && rank < ranks, ExitCode::unexpected, "rank ", rank, " of ",
@@ -150,8 +164,7 @@ std::string Mesh::progress() const {
   };
   tell(world_.get());
   for (const auto& axis : axes_) tell(axis.get());
-  if (text.empty() || place_.size(Axis::tensor) == 1) return text;
-  return cat(text, "; operations of the tensor axis are not marked");
+  return text;
 }
 
 }  // namespace hrm::parallel

@@ -98,8 +98,16 @@ std::vector<WeightGather::Unit> ParameterShards::place_masters(const std::vector
       if (member.offset < piece.offset || member.offset >= piece.offset + piece.size) continue;
       const nn::Parameter& parameter = parameters_.all()[m];
       const int64_t size = parameter.master.numel(), offset = member.offset - piece.offset;
+      // Of a master that passes read themselves: this rank's elements, and then the others' by gather().
+      const bool own_alone = is_whole(i) && parameter.outlined && parameter.compute.is_same(parameter.master);
       if (is_whole(i)) {
-        parameters_.place_master(m, whole_.narrow(0, place.offset + offset, size).view(member.sizes));
+        const at::Tensor there = whole_.narrow(0, place.offset + offset, size);
+        if (const int64_t first = std::max(begin, member.offset), last = std::min(end, member.offset + size);
+            own_alone && first < last) {
+          parameters_.read_master(m, first - member.offset, there.narrow(0, first - member.offset, last - first));
+        }
+        gathers |= own_alone;
+        parameters_.place_master(m, there.view(member.sizes), /*has_values=*/own_alone);
       } else {
         shard_layout_.members.push_back({.name = member.name, .sizes = member.sizes, .offset = place.offset + offset});
       }

@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/linear.h"
+#include "hrm/ops/nf4.h"
 #include "hrm/parallel/gradient_reducer.h"
 
 namespace hrm::parallel {
@@ -121,7 +124,36 @@ bool builds_outline(const config::ParallelConfig& config, const Comm& comm) {
   return config.zero == 3 && !comm.alone();
 }
 
-std::vector<WeightGather::Unit> frozen_units(const nn::ParameterSet& parameters, const Comm& comm) {
+namespace {
+
+// The parts of an NF4 layer's stored form; of its codes only the bytes `first` to `last`, which this rank keeps. What
+// ranks keep is all of them. A magnitude is found by the rank in whose codes its block begins, and their mean, on which
+// the rest depends, is that of all.
+ops::Nf4Tensor quantize_by_ranks(const nn::FrozenTensor& codes, int64_t first, int64_t last, Comm& comm) {
+  const nn::Linear& layer = *codes.layer;
+  const int64_t columns = layer.weight().size(1), blocks = layer.weight().numel() / ops::kNf4Block;
+  const at::TensorOptions floats = at::device(layer.device()).dtype(at::kFloat);
+  ops::Nf4Tensor out{.codes = at::empty({0}, floats.dtype(at::kByte)),
+                     .absmax = at::zeros({blocks}, floats),
+                     .scales = {},
+                     .offset = {}};
+  if (first < last) {
+    const int64_t row = 2 * first / columns, rows = (2 * last + columns - 1) / columns - row;
+    const ops::Nf4Tensor own = layer.read_nf4_rows(row, rows);
+    out.codes = own.codes.narrow(0, first - row * columns / 2, last - first);
+    const auto first_block = [](int64_t byte) { return (2 * byte + ops::kNf4Block - 1) / ops::kNf4Block; };
+    const int64_t begin = first_block(first), count = first_block(last) - begin;
+    out.absmax.narrow(0, begin, count).copy_(own.absmax.narrow(0, begin - row * (columns / ops::kNf4Block), count));
+  }
+  comm.all_reduce(out.absmax);  // to each its value and zeros: exact
+  ops::nf4_quantize_magnitudes(out);
+  nn::require_finite(out, codes.name);
+  return out;
+}
+
+}  // namespace
+
+std::vector<WeightGather::Unit> frozen_units(const nn::ParameterSet& parameters, Comm& comm) {
   const at::NoGradGuard no_grad;
   std::vector<WeightGather::Unit> units;
   const std::vector<nn::FrozenTensor>& frozen = parameters.frozen();
@@ -141,12 +173,25 @@ std::vector<WeightGather::Unit> frozen_units(const nn::ParameterSet& parameters,
     const at::TensorOptions options = frozen[unit.members.front().index].tensor.options();
     const int64_t begin = comm.rank() * (bytes / comm.ranks()), end = begin + bytes / comm.ranks();
     unit.source = at::zeros({end - begin}, options.dtype(at::kByte).requires_grad(false));
+    std::map<const nn::Linear*, ops::Nf4Tensor> quantized;
     for (const auto& member : unit.members) {
-      const auto size = static_cast<int64_t>(frozen[member.index].tensor.nbytes());
-      const int64_t first = std::max(begin, member.offset), last_byte = std::min(end, member.offset + size);
+      const nn::FrozenTensor& tensor = frozen[member.index];
+      const auto size = static_cast<int64_t>(tensor.tensor.nbytes());
+      const int64_t first = std::max(begin, member.offset) - member.offset;
+      const int64_t last_byte = std::min(end, member.offset + size) - member.offset;
+      const bool by_ranks = tensor.outlined && tensor.layer != nullptr && tensor.layer->has_whole_blocks();
+      if (by_ranks && tensor.part == 0) {
+        quantized[tensor.layer] = quantize_by_ranks(tensor, first, last_byte, comm);
+      }
       if (first >= last_byte) continue;
-      const at::Tensor place = unit.source.narrow(0, first - begin, last_byte - first);
-      reader.read(frozen[member.index], first - member.offset, place);
+      const at::Tensor place = unit.source.narrow(0, member.offset + first - begin, last_byte - first);
+      if (!by_ranks) {
+        reader.read(tensor, first, place);
+        continue;
+      }
+      const ops::Nf4Tensor& q = quantized.at(tensor.layer);
+      const at::Tensor parts[] = {q.codes, q.absmax, q.scales, q.offset};
+      place.copy_(tensor.part == 0 ? q.codes : parts[tensor.part].view(at::kByte).narrow(0, first, last_byte - first));
     }
     units.push_back(std::move(unit));
   }

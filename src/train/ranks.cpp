@@ -161,6 +161,9 @@ std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config
   const parallel::MeshShape shape = parallel::mesh_shape(config.parallel);
   const parallel::MeshPlace place(ranks.comm->rank(), ranks.comm->ranks(), shape);
   parallel::check_groups(place, config.parallel);
+  if (const std::string idle = parallel::idle_zero_text(place, config.parallel); !idle.empty() && ranks.comm->main()) {
+    log::warn(idle);
+  }
   auto mesh = std::make_shared<const parallel::Mesh>(ranks.comm, shape);
   if (ranks.comm->alone()) return mesh;
   std::function<std::string(int)> place_of;

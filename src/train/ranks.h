@@ -43,7 +43,7 @@ parallel::JobName job_of_run(const char* command, const config::RunConfig& run);
 Runtime start_device(Ranks& ranks, const config::Config& config);
 
 // The axes that the configuration divides the ranks into. A collective operation, after start_device(). Throws
-// Error(usage) if the ranks do not divide.
+// Error(usage) if the ranks do not divide. Rank 0 warns if parallel.zero has nothing to split.
 std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config::Config& config);
 
 // tasks::make_task() for a rank of the mesh.

@@ -155,6 +155,8 @@ def make(name, binary, out):
             lines.append(json.dumps({key: value for key, value in line.items() if not key.startswith("perf/")}))
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     shutil.rmtree(folder / "made")
+    for index in folder.rglob("*.idx"):  # of the time at which a file was written, which no checkout has
+        index.unlink()
     shutil.rmtree(out / name, ignore_errors=True)
     folder = folder.rename(out / name)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -106,12 +106,15 @@ def main():
         kept = next(old.glob("step-*"))
         step = int(kept.name.removeprefix("step-"))
         shutil.copytree(kept, folder / "run" / "checkpoints" / kept.name)
-        config = json.loads((old / "config.json").read_text())
+        # The program keeps the index of a file of lines beside it.
+        data = folder / "stored"
+        shutil.copytree(old, data, ignore=shutil.ignore_patterns("step-*"))
+        config = json.loads((data / "config.json").read_text())
         del config["run"]
         task = config.pop("task", "puzzle")
         for section, key in ("data", "train"), ("data", "test"), ("hf", "model"):
             if key in config.get(section, {}):
-                config[section][key] = str(old / config[section][key])
+                config[section][key] = str(data / config[section][key])
         settings = [f"task={task}"] + [f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
                                        for section, values in config.items() for key, value in values.items()]
         run = Run(campaign, folder, settings, 2 if "parallel" in config else 1, settings=())

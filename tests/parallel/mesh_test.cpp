@@ -70,6 +70,18 @@ TEST(MeshPlace, RefusesWhatDoesNotDivide) {
                      [] { MeshPlace(0, 8, {.tensor = 2, .replicas = 3}); });
 }
 
+TEST(MeshPlace, SaysWhereZeroSplitsNothing) {
+  const auto text = [](int ranks, int64_t zero, int64_t tensor) {
+    const config::ParallelConfig config{.zero = zero, .tensor = tensor};
+    return idle_zero_text(MeshPlace(0, ranks, mesh_shape(config)), config);
+  };
+  EXPECT_EQ(text(1, 0, 1), "");
+  EXPECT_EQ(text(2, 1, 1), "");
+  EXPECT_EQ(text(4, 3, 2), "");
+  EXPECT_TRUE(text(1, 2, 1).starts_with("parallel.zero = 2 has nothing to split: this is the only rank"));
+  EXPECT_TRUE(text(4, 3, 4).starts_with("parallel.zero = 3 has nothing to split: all 4 ranks read the same rows"));
+}
+
 class MeshTest : public testing::TestWithParam<test::Ranks> {};
 
 // On each axis a sum of what only this axis's members have.

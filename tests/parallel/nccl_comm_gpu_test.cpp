@@ -145,7 +145,7 @@ TEST_P(NcclCommGpu, Split) {
     const auto urgent = comm.split({.name = "urgent", .members = everyone, .priority = Priority::urgent});
     const auto alone = comm.split({.name = "alone", .members = {comm.rank()}});
     EXPECT_EQ(urgent->ranks(), n);
-    EXPECT_EQ(urgent->progress(), "");
+    EXPECT_NE(urgent->progress().find("has not come to"), std::string::npos) << urgent->progress();
     EXPECT_EQ(alone->ranks(), 1);
     const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
     for (int turn = 0; turn < 10; ++turn) {
@@ -252,6 +252,29 @@ TEST_F(NcclCommCapturedGpu, ProgressOfReplays) {
       c10::cuda::device_synchronize();
       EXPECT_NE(comm.progress().find("the last was an all-reduce of 4.0 KiB"), std::string::npos) << comm.progress();
     }
+  });
+}
+
+// Of urgent operations each outside of graphs, and in graphs one in 16, here the first and the 17th.
+TEST_F(NcclCommCapturedGpu, ProgressOfUrgentOperations) {
+  on_gpus(1, [](Comm& comm, at::Device device) {
+    const auto urgent = comm.split({.name = "urgent", .members = {0}, .priority = Priority::urgent});
+    const auto is_at = [&](const char* text) {
+      c10::cuda::device_synchronize();
+      EXPECT_NE(urgent->progress().find(text), std::string::npos) << urgent->progress();
+    };
+    const at::Tensor tensor = at::zeros({64}, at::TensorOptions().device(device));
+    CapturedStep step({.name = "sums", .device = device, .enabled = true, .warmup = 1});
+    for (int turn = 0; turn < 4; ++turn) {
+      urgent->all_reduce(tensor.narrow(0, 0, 32));
+      is_at("in no collective operation; the last was an all-reduce of 128 B");
+      step.run({1}, {tensor}, [&] {
+        for (int64_t i = 1; i <= 20; ++i) urgent->all_reduce(tensor.narrow(0, 0, i));
+      });
+      is_at(turn == 0 ? "in no collective operation; the last was an all-reduce of 80 B"
+                      : "has come to an all-reduce of 68 B (mark 2; in graphs, one operation in 16 is marked)");
+    }
+    EXPECT_GT(step.replays(), 0) << step.reason();
   });
 }
 

@@ -2,12 +2,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <functional>
-#include <optional>
 #include <string>
 
-#include "hrm/models/decoder_lm.h"
-#include "hrm/models/hrm_lm.h"
 #include "hrm/nn/lora.h"
 #include "hrm/objectives/language.h"
 #include "hrm/objectives/token_log_probs.h"
@@ -18,17 +14,18 @@
 #include "hrm/parallel/parameter_shards.h"
 #include "hrm/parallel/tensor_across.h"
 #include "hrm/parallel/tensor_gradients.h"
+#include "parallel/small_lm.h"
 #include "support/ranks.h"
 
 namespace hrm {
 namespace {
 
-constexpr int64_t kTokenIds = 96, kSteps = 5;
+constexpr int64_t kSteps = 5;
 constexpr uint64_t kSeed = 3;
 
 struct CutCase {
   const char* name;
-  std::function<void(models::DecoderOptions&)> change = [](models::DecoderOptions&) {};
+  test::SmallLm lm = {};
   int64_t rows = 2, length = 12, accumulation = 1;
   bool documents = false;
   int ranks = 2;
@@ -36,57 +33,24 @@ struct CutCase {
   int64_t lora = 0;
   double dropout = 0;
   std::vector<std::string> saved = {};
-  // An HRM language model instead.
-  std::optional<models::Bridge> bridge = {};
-  models::EncoderKind encoder = models::EncoderKind::transformer;
 };
-
-models::DecoderOptions cut_decoder_options(const CutCase& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
-  models::DecoderOptions options{.vocabulary = kTokenIds,
-                                 .width = 64,
-                                 .layers = 2,
-                                 .heads = 8,
-                                 .kv_heads = 4,
-                                 .inner = 96,
-                                 .positions = 32,
-                                 .qk_norm = true,
-                                 .across = std::move(across)};
-  c.change(options);
-  return options;
-}
 
 struct Model {
   std::shared_ptr<models::LanguageModel> lm;
   std::unique_ptr<nn::LoraSet> lora;
 };
 
-std::shared_ptr<models::LanguageModel> make_hrm(const CutCase& c, std::shared_ptr<const nn::TensorAcross> across) {
-  models::ModernLmOptions o;
-  o.decoder = cut_decoder_options(c, std::move(across));
-  o.lm.core = {.width = o.decoder.width, .h_len = 2, .l_len = 3, .h_cycles = 2, .l_steps = 2, .halting = true};
-  o.lm.bridge = *c.bridge;
-  o.lm.prefix_len = 3;
-  o.encoder = c.encoder;
-  o.mamba2 = {.head_dim = 8, .state = 4, .groups = 2, .chunk = 4};
-  o.enc_layers = o.h_layers = o.l_layers = 1;
-  o.max_prompt = 16;
-  return models::make_modern_lm(o, at::kCPU);
-}
-
 Model make_model(const CutCase& c, std::shared_ptr<const nn::TensorAcross> across = nullptr) {
   Model model;
-  if (c.bridge) {
-    model.lm = make_hrm(c, std::move(across));
-  } else {
-    model.lm = std::make_shared<models::DecoderLm>(cut_decoder_options(c, std::move(across)), at::kCPU);
-  }
+  model.lm = test::make_small_lm(c.lm, std::move(across));
   if (c.lora == 0) {
     model.lm->initialise(kSeed, at::kFloat);
     return model;
   }
   nn::init_parameters(*model.lm, kSeed);
   nn::LoraOptions options{.rank = c.lora, .dropout = c.dropout, .seed = 5, .modules_to_save = c.saved};
-  if (cut_decoder_options(c).form.joined_weights) options.targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
+  if (test::small_decoder_options(c.lm).form.joined_weights)
+    options.targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
   model.lora = std::make_unique<nn::LoraSet>(*model.lm, options, at::kCPU);
   model.lora->initialise(kSeed);
   // B begins as zeros, with which A would have no gradient.
@@ -108,7 +72,9 @@ struct Trace {
 };
 
 at::Tensor ids_of(const CutCase& c, int64_t seed) {
-  return (at::arange(c.rows * c.length, at::kLong) * (7 + seed) + seed * 5).remainder(kTokenIds).view({c.rows, -1});
+  return (at::arange(c.rows * c.length, at::kLong) * (7 + seed) + seed * 5)
+      .remainder(test::kSmallVocabulary)
+      .view({c.rows, -1});
 }
 
 at::Tensor loss_of(models::LanguageModel& model, const CutCase& c, int64_t seed) {
@@ -117,8 +83,9 @@ at::Tensor loss_of(models::LanguageModel& model, const CutCase& c, int64_t seed)
     inputs.documents = at::arange(c.length, at::kInt).ge(c.length / 3).to(at::kInt).expand({c.rows, -1}).contiguous();
     inputs.most_documents = 2;
   }
-  if (c.bridge) {
-    inputs.prompt_ids = (at::arange(c.rows * 7, at::kLong) * (5 + seed)).remainder(kTokenIds).view({c.rows, 7});
+  if (c.lm.bridge) {
+    inputs.prompt_ids =
+        (at::arange(c.rows * 7, at::kLong) * (5 + seed)).remainder(test::kSmallVocabulary).view({c.rows, 7});
     inputs.prompt_mask = at::ones({c.rows, 7}, at::kBool);
     inputs.prompt_mask[0].narrow(0, 4, 3).fill_(false);
     inputs.earlier_cycles = true;
@@ -234,7 +201,7 @@ constexpr double kClose = 1e-6;
 // through two products, and those of HRM language models through cycles, most of all the gate's.
 double tolerance(const std::string& parameter, const CutCase& c) {
   const auto is_of = [&](const char* part) { return parameter.find(part) != std::string::npos; };
-  const double of_model = c.bridge ? (is_of("gate.") ? 40 : 8) : 1;
+  const double of_model = c.lm.bridge ? (is_of("gate.") ? 40 : 8) : 1;
   return kClose * c.ranks / 2 * of_model * (is_of("norm") ? 4 : is_of("lora") ? 2 : 1);
 }
 
@@ -244,12 +211,12 @@ void expect_same_training(const Trace& part, const Trace& whole, const nn::Param
     EXPECT_NEAR(part.norms[step] / whole.norms[step], 1, kClose) << "step " << step;
     EXPECT_NEAR(part.ratios[step] / whole.ratios[step], 1, kClose) << "step " << step;
     // The memories of a core begin alike, so that gradients of its queries and keys are nothing but rounding.
-    const double least = c.bridge ? 1e-3 * whole.norms[step] : 0;
+    const double least = c.lm.bridge ? 1e-3 * whole.norms[step] : 0;
     for (size_t i = 0; i < parameters.all().size(); ++i) {
       const nn::Parameter& parameter = parameters.all()[i];
       const at::Tensor expected = parameter.cut.part_of(whole.gradients[step][i]);
       ASSERT_EQ(expected.sizes(), parameter.master.sizes()) << parameter.name;
-      EXPECT_TRUE(c.bridge || expected.norm().item<double>() > 0) << parameter.name;
+      EXPECT_TRUE(c.lm.bridge || expected.norm().item<double>() > 0) << parameter.name;
       EXPECT_LE(distance(part.gradients[step][i], expected, least), tolerance(parameter.name, c))
           << parameter.name << " of step " << step;
     }
@@ -274,7 +241,7 @@ TEST_P(TensorParallel, TrainsAsTheWhole) {
     for (size_t i = 0; i < begin.size(); ++i) {
       const nn::Parameter& parameter = parameters.all()[i];
       EXPECT_TRUE(at::equal(parameter.master, parameter.cut.part_of(begin[i]))) << parameter.name;
-      if (c.lora == 0 && !c.bridge) {
+      if (c.lora == 0 && !c.lm.bridge) {
         EXPECT_NE(parameter.cut.whole(), parameter.name.find("norm") == std::string::npos) << parameter.name;
       }
     }
@@ -285,35 +252,34 @@ TEST_P(TensorParallel, TrainsAsTheWhole) {
 INSTANTIATE_TEST_SUITE_P(
     Cases, TensorParallel,
     testing::Values(
-        CutCase{.name = "tied"}, CutCase{.name = "untied", .change = [](auto& o) { o.tied = false; }, .ranks = 4},
-        CutCase{.name = "recompute", .change = [](auto& o) { o.recompute = true; }},
+        CutCase{.name = "tied"}, CutCase{.name = "untied", .lm = {[](auto& o) { o.tied = false; }}, .ranks = 4},
+        CutCase{.name = "recompute", .lm = {[](auto& o) { o.recompute = true; }}},
         CutCase{.name = "three_micro_batches", .accumulation = 3},
-        CutCase{.name = "window", .change = [](auto& o) { o.window = 4; }},
+        CutCase{.name = "window", .lm = {[](auto& o) { o.window = 4; }}},
         CutCase{.name = "documents", .documents = true},
         CutCase{.name = "odd_tokens", .rows = 3, .length = 7, .ranks = 4},
         CutCase{.name = "other_forms",
-                .change =
-                    [](auto& o) {
-                      o.qk_norm = false;
-                      o.form = {.qkv_bias = true, .gelu_gate = true, .scaled_embedding = true, .centred_norms = true};
-                    }},
-        CutCase{.name = "odd_vocabulary", .change = [](auto& o) { o.vocabulary = kTokenIds + 3; }, .ranks = 4},
+                .lm = {[](auto& o) {
+                  o.qk_norm = false;
+                  o.form = {.qkv_bias = true, .gelu_gate = true, .scaled_embedding = true, .centred_norms = true};
+                }}},
+        CutCase{
+            .name = "odd_vocabulary", .lm = {[](auto& o) { o.vocabulary = test::kSmallVocabulary + 3; }}, .ranks = 4},
         CutCase{.name = "lora", .lora = 3}, CutCase{.name = "lora_4", .ranks = 4, .lora = 2, .saved = {"norm"}},
         CutCase{.name = "lora_dropout", .accumulation = 2, .lora = 3, .dropout = 0.3},
         CutCase{.name = "lora_recompute",
-                .change = [](auto& o) { o.recompute = true; },
+                .lm = {[](auto& o) { o.recompute = true; }},
                 .lora = 2,
                 .dropout = 0.3,
                 .saved = {"embed_tokens"}},
-        CutCase{.name = "lora_joined", .change = [](auto& o) { o.form.joined_weights = true; }, .lora = 2},
-        CutCase{.name = "prefix", .bridge = models::Bridge::prefix},
-        CutCase{.name = "cross_attention", .ranks = 4, .bridge = models::Bridge::cross_attention},
+        CutCase{.name = "lora_joined", .lm = {[](auto& o) { o.form.joined_weights = true; }}, .lora = 2},
+        CutCase{.name = "prefix", .lm = {.bridge = models::Bridge::prefix}},
+        CutCase{.name = "cross_attention", .lm = {.bridge = models::Bridge::cross_attention}, .ranks = 4},
         CutCase{.name = "cross_recompute",
-                .change = [](auto& o) { o.recompute = true; },
-                .accumulation = 2,
-                .bridge = models::Bridge::cross_attention},
-        CutCase{.name = "mamba2", .bridge = models::Bridge::prefix, .encoder = models::EncoderKind::mamba2},
-        CutCase{.name = "no_groups", .change = [](auto& o) { o.kv_heads = 8; }, .ranks = 4}));
+                .lm = {[](auto& o) { o.recompute = true; }, models::Bridge::cross_attention},
+                .accumulation = 2},
+        CutCase{.name = "mamba2", .lm = {.bridge = models::Bridge::prefix, .encoder = models::EncoderKind::mamba2}},
+        CutCase{.name = "no_groups", .lm = {[](auto& o) { o.kv_heads = 8; }}, .ranks = 4}));
 
 struct ShardedCase {
   CutCase cut;
@@ -344,26 +310,26 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         // The last part has fewer rows of the vocabulary. In `narrow` the norms behind them are on several ranks.
         ShardedCase{{.name = "narrow",
-                     .change =
-                         [](auto& o) {
-                           o.vocabulary = kTokenIds + 1;
-                           o.width = 32;
-                           o.heads = 4;
-                           o.kv_heads = 2;
-                         },
+                     .lm = {[](auto& o) {
+                       o.vocabulary = test::kSmallVocabulary + 1;
+                       o.width = 32;
+                       o.heads = 4;
+                       o.kv_heads = 2;
+                     }},
                      .accumulation = 4},
                     3,
                     4},
-        ShardedCase{{.name = "odd", .change = [](auto& o) { o.vocabulary = kTokenIds + 3; }, .accumulation = 2}, 1},
-        ShardedCase{{.name = "untied", .change = [](auto& o) { o.tied = false; }, .accumulation = 4}, 2},
-        ShardedCase{{.name = "deep", .change = [](auto& o) { o.layers = 3; }, .accumulation = 4}, 2},
+        ShardedCase{
+            {.name = "odd", .lm = {[](auto& o) { o.vocabulary = test::kSmallVocabulary + 3; }}, .accumulation = 2}, 1},
+        ShardedCase{{.name = "untied", .lm = {[](auto& o) { o.tied = false; }}, .accumulation = 4}, 2},
+        ShardedCase{{.name = "deep", .lm = {[](auto& o) { o.layers = 3; }}, .accumulation = 4}, 2},
         ShardedCase{{.name = "tied", .accumulation = 4}, 3},
-        ShardedCase{{.name = "recompute", .change = [](auto& o) { o.recompute = true; }, .accumulation = 2}, 3},
+        ShardedCase{{.name = "recompute", .lm = {[](auto& o) { o.recompute = true; }}, .accumulation = 2}, 3},
         ShardedCase{{.name = "lora", .accumulation = 2, .lora = 3}, 1},
         ShardedCase{{.name = "lora_turns", .accumulation = 2, .lora = 2}, 3},
-        ShardedCase{{.name = "hrm", .accumulation = 2, .bridge = models::Bridge::cross_attention}, 3},
+        ShardedCase{{.name = "hrm", .lm = {.bridge = models::Bridge::cross_attention}, .accumulation = 2}, 3},
         ShardedCase{
-            {.name = "replicas", .change = [](auto& o) { o.layers = 3; }, .accumulation = 4, .ranks = 1}, 2, 4, 2},
+            {.name = "replicas", .lm = {[](auto& o) { o.layers = 3; }}, .accumulation = 4, .ranks = 1}, 2, 4, 2},
         ShardedCase{{.name = "replicas_turn", .accumulation = 4, .ranks = 1}, 3, 4, 2},
         ShardedCase{{.name = "replicas_of_parts", .accumulation = 4}, 1, 4, 2}));
 
@@ -373,7 +339,7 @@ std::vector<at::Tensor> continued(const Model& model, const CutCase& c, int64_t 
   const at::Tensor ids = ids_of(c, 1), lengths = at::arange(c.length - c.rows + 1, c.length + 1, at::kLong);
   models::DecodeCache cache = model.lm->make_cache(c.rows, c.length + steps);
   models::LanguageInputs inputs{.ids = ids};
-  if (c.bridge) inputs.prompt_ids = ids_of(c, 3).narrow(1, 0, 5);
+  if (c.lm.bridge) inputs.prompt_ids = ids_of(c, 3).narrow(1, 0, 5);
   const at::Tensor hidden = model.lm->prefill(inputs, lengths, cache);
   at::Tensor last = hidden.gather(1, (lengths - 1).view({-1, 1, 1}).expand({-1, 1, hidden.size(2)})).squeeze(1);
   std::vector<at::Tensor> out;
@@ -387,11 +353,11 @@ std::vector<at::Tensor> continued(const Model& model, const CutCase& c, int64_t 
 
 TEST(TensorDecoding, ContinuesAsTheWhole) {
   for (const CutCase& c : {CutCase{.name = "plain", .rows = 3},
-                           CutCase{.name = "window", .change = [](auto& o) { o.window = 4; }, .rows = 3, .ranks = 4},
-                           CutCase{.name = "odd", .change = [](auto& o) { o.vocabulary = 99; }, .rows = 3, .ranks = 4},
+                           CutCase{.name = "window", .lm = {[](auto& o) { o.window = 4; }}, .rows = 3, .ranks = 4},
+                           CutCase{.name = "odd", .lm = {[](auto& o) { o.vocabulary = 99; }}, .rows = 3, .ranks = 4},
                            CutCase{.name = "lora", .rows = 3, .lora = 2},
-                           CutCase{.name = "prefix", .rows = 3, .bridge = models::Bridge::prefix},
-                           CutCase{.name = "cross", .rows = 3, .bridge = models::Bridge::cross_attention}}) {
+                           CutCase{.name = "prefix", .lm = {.bridge = models::Bridge::prefix}, .rows = 3},
+                           CutCase{.name = "cross", .lm = {.bridge = models::Bridge::cross_attention}, .rows = 3}}) {
     const std::vector<at::Tensor> expected = continued(make_model(c), c, 6);
     test::on_ranks({test::Kind::threads, c.ranks}, [&](parallel::Comm& comm) {
       const auto got = continued(make_model(c, parallel::make_tensor_across(test::borrowed(comm))), c, 6);
@@ -406,11 +372,10 @@ TEST(TensorDecoding, ContinuesAsTheWhole) {
 // Log-probabilities and entropies over a vocabulary that is cut, and the gradient of the head's input.
 TEST(TensorLogProbs, AreThoseOfTheWholeVocabulary) {
   const CutCase c{.name = "odd",
-                  .change =
-                      [](auto& o) {
-                        o.vocabulary = 99;
-                        o.tied = false;
-                      },
+                  .lm = {[](auto& o) {
+                    o.vocabulary = 99;
+                    o.tied = false;
+                  }},
                   .ranks = 4};
   const auto scores = [&](const Model& model) {
     const at::Tensor ids = ids_of(c, 2), hidden = model.lm->forward({.ids = ids_of(c, 1)}).hidden;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -316,6 +317,95 @@ TEST(WeightGather, FewBlocksAtATime) {
       EXPECT_EQ(weights.most_held(), buffers);
     });
   }
+}
+
+// Of a model in NF4, whose rows are whole blocks, each rank reads and quantises about its share of the rows, to the
+// bits of whole layers. A value that is not finite is found by all.
+TEST(WeightGather, RanksQuantiseTheirOwnRowsInNf4) {
+  struct Nf4Model {
+    explicit Nf4Model(bool outline, double value = 1) {
+      {
+        const nn::OutlineScope scope(outline);
+        model = std::make_shared<models::DecoderLm>(options(), at::kCPU);
+      }
+      nn::init_parameters(*model, 1);
+      for (const nn::QuantizedLayer& layer : nn::quantized_layers(*model)) {
+        const int64_t columns = layer.linear->weight().size(1);
+        layer.linear->hold_by([this, columns, value, name = layer.weight](nn::Linear& to, int64_t first,
+                                                                          int64_t count) {
+          const at::Tensor rows = at::arange(first * columns, (first + count) * columns, at::kFloat).sin().mul(value);
+          read += count;
+          to.hold_quantized(rows.view({count, columns}), name);
+        });
+        rows += layer.linear->weight().size(0);
+      }
+      lora = std::make_shared<nn::LoraSet>(*model, nn::LoraOptions{.rank = 2}, at::kCPU);
+      lora->initialise(1);
+      model->build_parameters(at::kFloat);
+    }
+    auto units(Comm& comm) { return frozen_units(model->parameter_set(), comm); }
+    static models::DecoderOptions options() {
+      models::DecoderOptions o = decoder_options();
+      o.width = 64;
+      o.inner = 128;
+      o.weights = nn::WeightFormat::nf4;
+      return o;
+    }
+    std::shared_ptr<models::DecoderLm> model;
+    std::shared_ptr<nn::LoraSet> lora;
+    int64_t rows = 0, read = 0;
+  };
+  for (const int ranks : {2, 3, 4}) {
+    test::on_ranks({Kind::threads, ranks}, [&](Comm& comm) {
+      Nf4Model whole(false), outline(true), broken(true, std::numeric_limits<double>::infinity());
+      EXPECT_EQ(whole.read, whole.rows);
+      EXPECT_EQ(outline.read, 0);
+      const auto expected = whole.units(comm), got = outline.units(comm);
+      EXPECT_LT(outline.read, whole.rows * 1.3 / ranks) << "slices begin within rows, at multiples of 256 bytes";
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i].source, expected[i].source)) << i;
+      test::expect_error(ExitCode::checkpoint, {"not finite"}, [&] { broken.units(comm); });
+    });
+  }
+}
+
+// Of the weights that are built as outlines, also of those that every rank has whole in float32 (a core and a head).
+TEST(WeightGather, RanksDrawTheirOwnElements) {
+  constexpr int kRanks = 4;
+  test::on_ranks({Kind::threads, kRanks}, [&](Comm& comm) {
+    models::ModernLmOptions o;
+    o.decoder = decoder_options();
+    o.decoder.width = 64;
+    o.decoder.tied = false;
+    o.lm.core = {.width = 64, .h_len = 2, .l_len = 3, .h_cycles = 2, .l_steps = 2};
+    o.lm.prefix_len = 3;
+    o.enc_layers = o.h_layers = o.l_layers = 1;
+    o.max_prompt = 16;
+    std::shared_ptr<LanguageModel> model;
+    {
+      const nn::OutlineScope scope(true);
+      model = models::make_modern_lm(o, at::kCPU);
+    }
+    nn::init_parameters(*model, 1);
+    int64_t outlined = 0, drawn = 0;
+    const nn::OutlineOwners owners(*model);
+    for (const at::Tensor& parameter : model->parameters()) {
+      nn::HasComputeWeight* const owner = owners.of(parameter);
+      if (owner == nullptr) continue;
+      outlined += parameter.numel();
+      owner->set_source([&drawn, rows = owner->source()](int64_t first, int64_t count) {
+        at::Tensor some = rows(first, count);
+        drawn += some.numel();
+        return some;
+      });
+    }
+    model->build_parameters(at::kFloat);
+    GradientReducer reducer(model->parameter_set(), comm, {.bucket_bytes = kEachBlock, .zero = 3});
+    const ParameterShards shards(model->parameter_set(), comm, reducer, 0, {"momentum"});
+    EXPECT_GT(outlined, model->parameter_set().count() / 2);
+    EXPECT_LT(drawn, outlined * 1.2 / kRanks) << "slices begin within rows";
+    EXPECT_GT(drawn, outlined * 0.8 / kRanks);
+  });
 }
 
 // Weights, gradients and moments of a rank: its share of the blocks.

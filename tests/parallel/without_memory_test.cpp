@@ -4,25 +4,20 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
-#include "hrm/models/decoder_lm.h"
-#include "hrm/models/hrm_lm.h"
 #include "hrm/nn/lora.h"
 #include "hrm/objectives/language.h"
 #include "hrm/parallel/tensor_across.h"
 #include "hrm/parallel/tensor_gradients.h"
+#include "parallel/small_lm.h"
 
 namespace hrm {
 namespace {
 
 struct PassCase {
   const char* name;
-  std::function<void(models::DecoderOptions&)> change = [](models::DecoderOptions&) {};
+  test::SmallLm lm = {};
   int64_t lora = 0;
   double dropout = 0;
-  std::optional<models::Bridge> bridge = {};
-  models::EncoderKind encoder = models::EncoderKind::transformer;
 };
 void PrintTo(const PassCase& c, std::ostream* out) {
   *out << c.name;
@@ -32,31 +27,7 @@ class WithoutMemory : public ::testing::TestWithParam<PassCase> {};
 
 std::shared_ptr<models::LanguageModel> make_part(const PassCase& c, std::shared_ptr<const nn::TensorAcross> across,
                                                  at::Device device, std::unique_ptr<nn::LoraSet>& adapter) {
-  models::DecoderOptions options{.vocabulary = 97,
-                                 .width = 32,
-                                 .layers = 2,
-                                 .heads = 4,
-                                 .kv_heads = 2,
-                                 .inner = 48,
-                                 .positions = 32,
-                                 .qk_norm = true,
-                                 .across = std::move(across)};
-  c.change(options);
-  std::shared_ptr<models::LanguageModel> model;
-  if (c.bridge) {
-    models::ModernLmOptions o;
-    o.decoder = options;
-    o.lm.core = {.width = options.width, .h_len = 2, .l_len = 3, .h_cycles = 2, .l_steps = 2, .halting = true};
-    o.lm.bridge = *c.bridge;
-    o.lm.prefix_len = 3;
-    o.encoder = c.encoder;
-    o.mamba2 = {.head_dim = 8, .state = 4, .groups = 2, .chunk = 4};
-    o.enc_layers = o.h_layers = o.l_layers = 1;
-    o.max_prompt = 16;
-    model = models::make_modern_lm(o, device);
-  } else {
-    model = std::make_shared<models::DecoderLm>(options, device);
-  }
+  auto model = test::make_small_lm(c.lm, std::move(across), device);
   if (device.is_cpu()) nn::init_parameters(*model, 3);
   if (c.lora > 0) {
     adapter =
@@ -74,7 +45,7 @@ parallel::CommTraffic traffic_of(const PassCase& c, at::Device device) {
   const auto model = make_part(c, parallel::make_tensor_across(comm), device, adapter);
   parallel::TensorGradients sums(model->parameter_set(), *comm);
   models::LanguageInputs inputs{.ids = at::zeros({2, 11}, at::device(device).dtype(at::kLong))};
-  if (c.bridge) {
+  if (c.lm.bridge) {
     inputs.prompt_ids = at::zeros({2, 7}, at::device(device).dtype(at::kLong));
     inputs.prompt_mask = at::ones({2, 7}, at::device(device).dtype(at::kBool));
     inputs.earlier_cycles = true;
@@ -98,14 +69,15 @@ TEST_P(WithoutMemory, SendsWhatARealPassDoes) {
 
 INSTANTIATE_TEST_SUITE_P(
     Passes, WithoutMemory,
-    ::testing::Values(PassCase{"plain"}, PassCase{"untied", [](auto& o) { o.tied = false; }},
-                      PassCase{"recomputed", [](auto& o) { o.recompute = true; }},
-                      PassCase{"window", [](auto& o) { o.window = 4; }}, PassCase{"adapter", [](auto&) {}, 4},
-                      PassCase{"dropout", [](auto&) {}, 4, 0.1},
-                      PassCase{"many_tokens", [](auto& o) { o.vocabulary = 1000; }},
-                      PassCase{"prefix", [](auto&) {}, 0, 0, models::Bridge::prefix},
-                      PassCase{"cross", [](auto&) {}, 0, 0, models::Bridge::cross_attention},
-                      PassCase{"mamba2", [](auto&) {}, 0, 0, models::Bridge::prefix, models::EncoderKind::mamba2}),
+    ::testing::Values(PassCase{"plain"}, PassCase{"odd_vocabulary", {[](auto& o) { o.vocabulary = 97; }}},
+                      PassCase{"untied", {[](auto& o) { o.tied = false; }}},
+                      PassCase{"recomputed", {[](auto& o) { o.recompute = true; }}},
+                      PassCase{"window", {[](auto& o) { o.window = 4; }}}, PassCase{.name = "adapter", .lora = 4},
+                      PassCase{.name = "dropout", .lora = 4, .dropout = 0.1},
+                      PassCase{"many_tokens", {[](auto& o) { o.vocabulary = 1000; }}},
+                      PassCase{"prefix", {.bridge = models::Bridge::prefix}},
+                      PassCase{"cross", {.bridge = models::Bridge::cross_attention}},
+                      PassCase{"mamba2", {.bridge = models::Bridge::prefix, .encoder = models::EncoderKind::mamba2}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(WithoutMemoryGuard, GivesTheBackendBack) {

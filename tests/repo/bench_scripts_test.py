@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts/bench"))
 import causal_step  # noqa: E402
 import compare_causal  # noqa: E402
 import compare_lm  # noqa: E402
+import compare_meshes  # noqa: E402
 import compare_official  # noqa: E402
 import compare_ranks  # noqa: E402
 import compare_titan  # noqa: E402
@@ -109,6 +110,69 @@ class Titan(unittest.TestCase):
                 self.assertEqual(said["ranks"], sides[side].gpus)
                 self.assertIn(f"train.global_batch_size={rows}", said["words"])
                 self.assertEqual(numbers["tokens_per_s"], rows * 4096 // said["ranks"])
+
+
+class Meshes(unittest.TestCase):
+    ABOUT = dict(device="cuda", precision="bf16", steps=2, ours="hrm_train 0.1.0", set="", machine="2 x GPU")
+
+    def run_of(self, mesh, losses, form="decoder", way="first", digest="a", **more):
+        return self.ABOUT | dict(mesh=mesh, form=form, way=way, losses=losses, norms=losses, digest=digest, **more)
+
+    def records(self):
+        one = compare_meshes.ONE
+        return [self.run_of(one, [4, 2]), self.run_of(one, [4, 2.02], way="fp32", digest="b"),
+                self.run_of(one, [4, 2.002], form="micro-batches", digest="c"), self.run_of(one, [5, 5], form="window"),
+                self.run_of(one, [4, 2], way="again"), self.run_of(one, [4, 2], way="eager"),
+                self.run_of("tensor=2 zero=1", [4.04, 2]), self.run_of("tensor=2 zero=1", [4.04, 2], way="again"),
+                self.run_of("tensor=2 zero=1", [4.04, 2], way="eager", digest="d"),
+                self.run_of("tensor=2 zero=1", [4, 2], form="micro-batches"),
+                self.run_of("zero=3", [5, 5.5], form="window"), self.ABOUT
+                | dict(mesh="data=2", form="decoder", way="first", error="rank 1: no memory")]
+
+    def test_differences_are_to_one_rank(self):
+        lines = compare_meshes.tables(self.records()).splitlines()
+        self.assertEqual(lines[0], "bf16, 2 steps, 2 x GPU, hrm_train 0.1.0; norms of gradients differ by up to 1.0e-01")
+        self.assertEqual(lines[2], "| mesh | ranks | decoder | micro-batches | window | against fp32 | two runs | "
+                                   "captured, eager |")
+        self.assertEqual(lines[4], "| one rank | 1 |  | 1.0e-03 |  | 9.9e-03 | same bits | same bits |")
+        self.assertEqual(lines[5], "| `data=2` | 2 | fails |  |  |  |  |  |")
+        self.assertEqual(lines[6], "| `zero=3` | 2 |  |  | 1.0e-01 |  |  |  |")
+        self.assertEqual(lines[7], "| `tensor=2`, `zero=1` | 4 | 1.0e-02 | 0 |  | 1.0e-02 | same bits | **differ** |")
+        other = [dict(record, steps=3, losses=[1, 1, 1]) for record in self.records()[:3] if "error" not in record]
+        text = compare_meshes.tables(self.records() + other)
+        self.assertEqual(text.split("\n\n")[:2], ["\n".join(lines[:1]), "\n".join(lines[2:])])
+        self.assertIn("| one rank | 1 |  | 0 | 0 |", text.split("\n\n")[3], "a table of its own")
+
+    def test_what_is_wrong_is_told(self):
+        wrong = compare_meshes.complaints(types.SimpleNamespace(bound=0.05), self.records())
+        self.assertEqual(wrong, ["data=2, decoder, first: rank 1: no memory",
+                                 "zero=3, window: a loss differs by 0.1, more than --bound 0.05",
+                                 "tensor=2 zero=1: captured and eager steps differ in a bit"])
+        records = [dict(record, captured=record["mesh"] != "tensor=2 zero=1") for record in self.records()]
+        self.assertEqual(len(compare_meshes.complaints(types.SimpleNamespace(bound=0), records)), 2 + 4)
+        self.assertIn("| `tensor=2`, `zero=1` | 4 | 1.0e-02 | 0 |  | 1.0e-02 | same bits | not captured |",
+                      compare_meshes.tables(records))
+
+    def test_references_come_first_and_each_run_once(self):
+        args = types.SimpleNamespace(device="cuda", precision="bf16", meshes=[compare_meshes.ONE, "zero=3"],
+                                     forms=["micro-batches", "window"])
+        runs = compare_meshes.wanted(args)
+        self.assertEqual(runs[0], (compare_meshes.ONE, "decoder", "first"))
+        self.assertEqual(len(runs), len(set(runs)))
+        args.forms, args.meshes = ["adapters"], ["zero=1", "zero=2"]
+        self.assertEqual({mesh for mesh, _, _ in compare_meshes.wanted(args)}, {compare_meshes.ONE, "zero=1"})
+        args.forms = ["decoder"]
+        self.assertEqual({way for _, _, way in compare_meshes.wanted(args)}, {"first", "again", "eager", "fp32"})
+        args.device, args.precision = "cpu", "fp32"
+        self.assertEqual({way for _, _, way in compare_meshes.wanted(args)}, {"first", "again"})
+
+    def test_rows_of_micro_batches_divide(self):
+        size = compare_meshes.SIZES["cpu"]
+        for mesh in compare_meshes.MESHES.values():
+            for form in compare_meshes.FORMS.values():
+                words = compare_meshes.settings_of(form, mesh, size, pathlib.Path("."))
+                rows = int(next(w for w in words if w.startswith("train.micro_batch_size=")).split("=")[1])
+                self.assertEqual(rows * form.micro_batches * mesh.rows_apart(), size.rows)
 
 
 def at(work, ranks, batch, side, variant, ms, sync=False, sitting="1", **more):

@@ -28,6 +28,7 @@ struct OutlineCase {
   bool causal = false;
   // How the folder of a causal model stores its weights, which are drawn otherwise.
   std::optional<nn::WeightFormat> folder = std::nullopt;
+  int64_t width = 40;  // of a causal model
 };
 void PrintTo(const OutlineCase& c, std::ostream* out) {
   *out << c.name;
@@ -116,7 +117,7 @@ TEST_P(Outlines, HaveTheBitsOfTheWholeModel) {
   const OutlineCase& c = GetParam();
   if (!c.causal) return expect_same_bits<SmallLanguage>(with({"lm.hidden_size=48"}, c.more));
   Overrides settings{"polychromic.objective=none", "polychromic.max_generation_length=100"};
-  settings.push_back("hf.model=" + model_folder(40, 56, 2, c.folder).string());
+  settings.push_back("hf.model=" + model_folder(c.width, 2 * c.width, 2, c.folder).string());
   if (c.folder) settings.push_back("hf.weights=load");
   if (std::string(c.name) == "experts") settings.back() = "hf.model=" + testing::answers_folder().string() + "/experts";
   expect_same_bits<SmallPolychromic>(with(settings, c.more));
@@ -128,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
         OutlineCase{"decoder", {"lm.arch=decoder"}},
         OutlineCase{"untied_bf16", {"lm.arch=decoder", "lm.tied=false", "precision.compute=bf16", "optim.ema=0.9"}},
         OutlineCase{"mixture", {"lm.arch=decoder", "moe.experts=2", "moe.inner=48", "precision.compute=bf16"}},
-        OutlineCase{"hrm_bf16", {"precision.compute=bf16"}},
+        OutlineCase{"hrm", {}}, OutlineCase{"hrm_bf16", {"precision.compute=bf16"}},
         OutlineCase{"mamba", {"lm.encoder=mamba2", "lm.mamba_head_dim=32"}},
         OutlineCase{"adapter", {"precision.compute=bf16"}, true},
         OutlineCase{"dora", {"lora.dora=true", "precision.compute=bf16"}, true},
@@ -140,6 +141,8 @@ INSTANTIATE_TEST_SUITE_P(
         OutlineCase{"folder", {"lora.r=0"}, true, nn::WeightFormat::f32},
         OutlineCase{"folder_bf16", {"precision.compute=bf16"}, true, nn::WeightFormat::f32},
         OutlineCase{"folder_nf4", {"hf.quantize=nf4"}, true, nn::WeightFormat::f32},
+        OutlineCase{"nf4_rows", {"hf.quantize=nf4"}, true, std::nullopt, 64},
+        OutlineCase{"folder_nf4_rows", {"hf.quantize=nf4"}, true, nn::WeightFormat::f32, 128},
         OutlineCase{"folder_e4m3", {"hf.quantize=fp8"}, true, nn::WeightFormat::fp8},
         OutlineCase{"folder_int8_as_floats", {"lora.r=0"}, true, nn::WeightFormat::int8}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -101,8 +101,8 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   // The same for a weight that is in the format fp8 or int8 already, on any device.
   void hold_weight8(const ops::Weight8& weight, const std::string& name);
   // Calls `hold`, which holds a quantised weight in the layer that it gets: the rows `first` to first + count of this
-  // layer's, all that the other has. In an outline (nn/outline.h) only read_quantized() does, with a layer that lives
-  // no longer than that, as often as it is called; of NF4 always with all rows.
+  // layer's, all that the other has. In an outline (nn/outline.h) only read_quantized() and read_nf4_rows() do, with a
+  // layer that lives no longer than that, as often as they are called.
   using Hold = std::function<void(Linear&, int64_t first, int64_t count)>;
   void hold_by(Hold hold);
   // Whether the quantised weight is an outline: quantized_parts() have shapes and types, but no values.
@@ -110,6 +110,11 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   // Of an outline: quantized_parts() with values, or where rows_are_apart() those of some rows.
   std::vector<at::Tensor> read_quantized() const { return read_quantized(0, weight_.size(0)); }
   std::vector<at::Tensor> read_quantized(int64_t first, int64_t count) const;
+  // Of an outline in NF4 where a row is whole blocks (has_whole_blocks()): codes and float32 magnitudes of some rows.
+  // These depend on no other rows; ops::nf4_quantize_magnitudes() of all of them gives the rest, and require_finite()
+  // checks it.
+  ops::Nf4Tensor read_nf4_rows(int64_t first, int64_t count) const;
+  bool has_whole_blocks() const { return format_ == WeightFormat::nf4 && weight_.size(1) % ops::kNf4Block == 0; }
   // All parts of the outline have got their values: it is none any more.
   void has_values() { hold_ = nullptr; }
   // Whether quantized_parts() are numbers and scales of rows, which need no other rows.
@@ -145,7 +150,7 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   }
 
  private:
-  std::shared_ptr<Linear> held(int64_t first, int64_t count) const;
+  std::shared_ptr<Linear> held(int64_t first, int64_t count, bool keeps_magnitudes = false) const;
   const Fp8Layer* fp8() const;  // null unless this pass runs in 8 bits, or gathers maxima for that
 
   at::Device device_;
@@ -154,6 +159,7 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   ParameterCut cut_;
   std::optional<at::ScalarType> cast_dtype_;  // set: there is no compute copy, and compute_weight_ is the master
   ops::Nf4Tensor nf4_;
+  bool keeps_magnitudes_ = false;  // NF4 without double quantisation, of read_nf4_rows()
   ops::Weight8 weight8_;
   bool fp8_products_ = false;
   bool outlines_ = false;  // built in an OutlineScope
@@ -161,5 +167,8 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   std::shared_ptr<LoraAdapter> lora_;
   std::shared_ptr<const Fp8Layer> fp8_;
 };
+
+// Throws Error(checkpoint) that includes `name` if a value of the weight was not finite. Waits for the device.
+void require_finite(const ops::Nf4Tensor& weight, const std::string& name);
 
 }  // namespace hrm::nn

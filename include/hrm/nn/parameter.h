@@ -114,7 +114,7 @@ class FrozenReader {
  public:
   // The bytes `first` to first + out.numel() of the tensor. `out`: (n) bytes on its device, and for outlines with a
   // source a multiple of an element, as `first` is. Of a layer in 8 bits the rows are quantised; one in NF4 is
-  // quantised as a whole, and kept until another one is read.
+  // quantised as a whole, and kept until another one is read. parallel::frozen_units() does better for most of them.
   void read(const FrozenTensor& frozen, int64_t first, const at::Tensor& out);
 
  private:
@@ -177,8 +177,9 @@ class ParameterSet {
   void materialise();
 
   // For a sharded optimizer: moves master i into `place`, contiguous float32 of its size. The tensor keeps its identity
-  // but changes its address, so call this before anything (e.g. a captured graph) stores it.
-  void place_master(size_t i, const at::Tensor& place);
+  // but changes its address, so call this before anything (e.g. a captured graph) stores it. `has_values`: they are in
+  // `place`, or get there before they are used; only for masters that are read in passes themselves, without a copy.
+  void place_master(size_t i, const at::Tensor& place, bool has_values = false);
   // The same for parameters with only_compute_is_read whose masters exist only as shards: the compute weight of
   // parameter i is read at `place`, contiguous in the compute dtype and of its size, from now on. The caller fills it;
   // refresh_compute() no longer does. The master loses its storage: a copy of it would be NaN everywhere. (Without a

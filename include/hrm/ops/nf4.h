@@ -48,6 +48,11 @@ int64_t nf4_bytes(int64_t elements);
 // once. Throws c10::Error that names what does not fit.
 Nf4Tensor nf4_quantize(const at::Tensor& weight, bool double_quantized = true);
 
+// The second half of double quantisation, of an Nf4Tensor with the float32 magnitudes of a whole weight: they become
+// uint8, with scales and offset. So nf4_quantize(weight) is nf4_quantize(weight, false), of all of it or of pieces of
+// whole blocks, and then this: the same bits.
+void nf4_quantize_magnitudes(Nf4Tensor& quantized);
+
 // out = the numbers that the codes represent: level * absmax in float32, rounded once to the dtype of `out`.
 //
 // out: float32, bfloat16 or float16 (float64 on the CPU), contiguous, with the number of quantised elements, on the

@@ -34,6 +34,9 @@ MeshShape mesh_shape(const config::ParallelConfig& config);
 class MeshPlace;
 // Throws Error(usage) where parallel.replicas leaves each rank alone in its group.
 void check_groups(const MeshPlace& place, const config::ParallelConfig& config);
+// A sentence for users if parallel.zero is set and has nothing to split in this mesh; else empty. No error: a run may
+// be resumed, or tried, with fewer ranks than its settings are for.
+std::string idle_zero_text(const MeshPlace& place, const config::ParallelConfig& config);
 
 // The coordinates of a rank, without communication.
 class MeshPlace {

@@ -98,6 +98,6 @@ bool builds_outline(const config::ParallelConfig& config, const Comm& comm);
 
 // One unit for each mostly frozen block of the model, in the order of a forward pass. Sources are made from this rank's
 // slices of the weights, also where these are outlines.
-std::vector<WeightGather::Unit> frozen_units(const nn::ParameterSet& parameters, const Comm& comm);
+std::vector<WeightGather::Unit> frozen_units(const nn::ParameterSet& parameters, Comm& comm);
 
 }  // namespace hrm::parallel

@@ -13,13 +13,6 @@ namespace {
 
 constexpr size_t kShown = 10;
 
-double exposed_on(const Json& plan, const char* axis) {
-  for (const Json& times : plan["axes"]) {
-    if (times["axis"] == axis) return times["exposed_ms"];
-  }
-  return 0;
-}
-
 void append(std::string& list, const std::string& separator, const std::string& text) {
   list += (list.empty() ? "" : separator) + text;
 }
@@ -89,10 +82,7 @@ Json best_json(const RanksInput& input, int64_t ranks, const BestMeshes& best) {
 }
 
 void print_best(const Json& json, std::ostream& out) {
-  out << text_of(json["model"]) << ", " << json["parameters"].dump() << " parameters, " << json["positions"].dump()
-      << " positions, on " << json["ranks"].dump() << " " << text_of(json["gpu"]) << ", up to "
-      << json["ranks_per_node"].dump() << " in a node; the configured batch is that " << text_of(json["batch"])
-      << "\n\n";
+  print_head(json, cat(json["ranks"].dump(), " ", text_of(json["gpu"])), out);
   const Json &best = json["best"], &too_large = json["too_large"];
   const auto cell = [&](int width) -> std::ostream& { return out << std::right << std::setw(width); };
   if (!best.empty()) {
@@ -100,7 +90,7 @@ void print_best(const Json& json, std::ostream& out) {
            "samples/s\n";
   }
   for (const Json& plan : best) {
-    const double tensor = exposed_on(plan, "tensor"), all = plan["exposed_ms"];
+    const double tensor = exposed_ms(plan, "tensor").value_or(0), all = plan["exposed_ms"];
     const auto ms = [&](int width, double value) { cell(width) << metrics::fixed(value, 2) + " ms"; };
     cell(6) << plan["tensor"].dump();
     cell(8) << plan["data_ranks"].dump();

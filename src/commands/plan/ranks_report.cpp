@@ -31,6 +31,20 @@ const char* kind_name(parallel::CommOperation::Kind kind) {
   return "broadcast";
 }
 
+const char* moment_name(StepExchange::Moment moment) {
+  switch (moment) {
+    case StepExchange::Moment::before_forward:
+      return "before the forward pass";
+    case StepExchange::Moment::in_forward:
+      return "forward pass";
+    case StepExchange::Moment::in_backward:
+      return "backward pass";
+    case StepExchange::Moment::after_backward:
+      break;
+  }
+  return "after the backward pass";
+}
+
 // An operation of all ranks has no axis.
 std::string axis_text(const std::string& axis) {
   return axis.empty() ? "all" : axis;
@@ -55,10 +69,7 @@ Json exchanges_json(const RanksPlan& plan) {
   for (size_t i = 0; i < plan.exchanges.size(); ++i) {
     const StepExchange& exchange = plan.exchanges[i];
     const char* kind = kind_name(exchange.operation.kind);
-    const char* moment = exchange.moment == StepExchange::Moment::in_backward      ? "backward pass"
-                         : exchange.moment == StepExchange::Moment::before_forward ? "before the forward pass"
-                         : exchange.moment == StepExchange::Moment::in_forward     ? "forward pass"
-                                                                                   : "after the backward pass";
+    const char* moment = moment_name(exchange.moment);
     const std::string axis = axis_text(exchange.operation.axis);
     const auto key = std::tuple(exchange.what, std::string(kind), axis, std::string(moment));
     const auto [found, is_new] = row_of.try_emplace(key, rows.size());
@@ -145,6 +156,19 @@ Json head_json(const RanksInput& input) {
   return json;
 }
 
+void print_head(const Json& json, const std::string& gpus, std::ostream& out) {
+  out << text_of(json["model"]) << ", " << json["parameters"].dump() << " parameters, " << json["positions"].dump()
+      << " positions, on " << gpus << ", up to " << json["ranks_per_node"].dump()
+      << " in a node; the configured batch is that " << text_of(json["batch"]) << "\n\n";
+}
+
+std::optional<double> exposed_ms(const Json& plan, const std::string& axis) {
+  for (const Json& times : plan["axes"]) {
+    if (times["axis"] == axis) return times["exposed_ms"].get<double>();
+  }
+  return std::nullopt;
+}
+
 Json assumptions_json(const RanksInput& input, const Plan& own, bool with_parts) {
   Json lines = own.assumptions;
   const auto link_text = [](const Link& link, const char* name) {
@@ -192,9 +216,7 @@ void print_ranks(const Json& json, std::ostream& out) {
   const auto ms = [](const char* key) {
     return [key](const Json& plan) { return metrics::fixed(plan[key], 2) + " ms"; };
   };
-  out << text_of(json["model"]) << ", " << json["parameters"].dump() << " parameters, " << json["positions"].dump()
-      << " positions, on " << text_of(json["gpu"]) << ", up to " << json["ranks_per_node"].dump()
-      << " in a node; the configured batch is that " << text_of(json["batch"]) << "\n\n";
+  print_head(json, text_of(json["gpu"]), out);
   row("ranks", plain("ranks"));
   row("nodes", plain("nodes"));
   const bool cut = std::any_of(plans.begin(), plans.end(), [](const Json& plan) { return plan["tensor"] > 1; });
@@ -237,10 +259,8 @@ void print_ranks(const Json& json, std::ostream& out) {
   for (const std::string& axis : axes) {
     if (axes.size() < 2) break;
     row(cat("    ", axis == "all" ? "between all" : axis + " axis"), [&](const Json& plan) {
-      for (const Json& times : plan["axes"]) {
-        if (times["axis"] == axis) return metrics::fixed(times["exposed_ms"], 2) + " ms";
-      }
-      return std::string("-");
+      const std::optional<double> exposed = exposed_ms(plan, axis);
+      return exposed ? metrics::fixed(*exposed, 2) + " ms" : std::string("-");
     });
   }
   row("computing slower beside it", ms("slowed_ms"));

@@ -87,6 +87,15 @@ Nf4Tensor nf4_quantize(const at::Tensor& weight, bool double_quantized) {
   return {.codes = codes, .absmax = absmax, .scales = scales, .offset = offset};
 }
 
+void nf4_quantize_magnitudes(Nf4Tensor& quantized) {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(
+      quantized.absmax.dim() == 1 && quantized.absmax.numel() > 0 && quantized.absmax.scalar_type() == at::kFloat,
+      "hrm::nf4_quantize_magnitudes: magnitudes must be one-dimensional float32 and not empty, got ",
+      quantized.absmax.scalar_type(), " of ", quantized.absmax.sizes());
+  reference::nf4_quantize_absmax(quantized);
+}
+
 void nf4_dequantize_(const at::Tensor& out, const Nf4Tensor& from) {
   static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>
       op("hrm::nf4_dequantize_");

@@ -57,9 +57,12 @@ ncclRedOp_t op_of(Reduction reduction) {
 
 // Which operation the GPU has reached. The stream writes its number into host memory before and after each, also in a
 // captured graph, where the host sees nothing. After a hang, it shows what the GPU waits in.
+//
+// Of urgent operations a captured step has hundreds, and a mark in a graph takes as long as a small one of them. So
+// there only the begin of one in kSparse is marked.
 class DeviceProgress {
  public:
-  DeviceProgress() {
+  explicit DeviceProgress(Priority priority) : urgent_(priority == Priority::urgent) {
     void* memory = nullptr;
     if (cudaHostAlloc(&memory, 2, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess)
       fail_with(cudaGetLastError());
@@ -72,32 +75,47 @@ class DeviceProgress {
   DeviceProgress(const DeviceProgress&) = delete;
   DeviceProgress& operator=(const DeviceProgress&) = delete;
 
-  // Around the operation, on its stream. Numbers come again after 255 operations.
-  uint8_t begin(const char* what, size_t bytes, cudaStream_t stream) {
-    const auto number = static_cast<uint8_t>(count_++ % 255 + 1);
+  // Around the operation, on its stream. 0: it is not marked. Numbers come again after kHalf operations; those of
+  // graphs, which replays repeat, are others than those of eager ones.
+  uint8_t begin(const char* what, size_t bytes, bool captured, cudaStream_t stream) {
+    const bool sparse = captured && urgent_;
+    uint64_t& count = captured ? captured_ : eager_;
+    const uint64_t index = count++;
+    if (sparse && index % kSparse != 0) return 0;
+    const uint64_t place = (sparse ? index / kSparse : index) % kHalf;
+    const auto number = static_cast<uint8_t>(1 + place + (captured ? kHalf : 0));
     {
       const std::lock_guard lock(mutex_);
-      operations_[number] = {what, bytes};
+      operations_[number] = {what, bytes, sparse};
     }
     write(kBegun, number, stream);
     return number;
   }
-  void end(uint8_t number, cudaStream_t stream) { write(kDone, number, stream); }
+  void end(uint8_t number, cudaStream_t stream) {
+    if (number != 0 && !operations_[number].sparse) write(kDone, number, stream);
+  }
 
   std::string text() const {
     const uint8_t begun = bytes_[kBegun], done = bytes_[kDone];
     if (begun == 0) return "the GPU has not come to a collective operation";
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    const std::string what = lock ? cat(operations_[begun].what, " of ", human_bytes(operations_[begun].bytes)) : "one";
+    const Operation operation = lock ? operations_[begun] : Operation{};
+    const std::string what = lock ? cat(operation.what, " of ", human_bytes(operation.bytes)) : "one";
+    if (operation.sparse) {
+      return cat("the GPU has come to ", what, " (mark ", begun - kHalf, "; in graphs, one operation in ", kSparse,
+                 " is marked), and waits for other ranks in this or one of those that follow, or computes");
+    }
     return begun == done ? cat("the GPU is in no collective operation; the last was ", what)
                          : cat("the GPU is in ", what, " and waits for other ranks, or for what comes before it");
   }
 
  private:
+  static constexpr uint64_t kSparse = 16, kHalf = 127;  // kHalf: of the numbers of a byte, without 0
   enum Place { kBegun, kDone };
   struct Operation {
     const char* what = "";
     size_t bytes = 0;
+    bool sparse = false;
   };
 
   [[noreturn]] static void fail_with(cudaError_t status) {
@@ -109,9 +127,10 @@ class DeviceProgress {
             cudaGetErrorString(status), ")");
   }
 
+  bool urgent_;
   volatile uint8_t* bytes_ = nullptr;
   void* device_ = nullptr;
-  uint64_t count_ = 0;  // of one thread at a time, as all operations
+  uint64_t eager_ = 0, captured_ = 0;  // operations of one thread at a time, as all
   mutable std::mutex mutex_;
   std::array<Operation, 256> operations_;
 };
@@ -139,7 +158,7 @@ class NcclComm : public Comm {
       : cpu_(std::move(cpu)),
         device_(device),
         side_(communication_stream(device.index())),
-        progress_(std::make_unique<DeviceProgress>()) {
+        progress_(Priority::background) {
     const c10::cuda::CUDAGuard guard(device_);
     ncclUniqueId id{};
     if (main()) check(ncclGetUniqueId(&id), "the start");
@@ -153,14 +172,13 @@ class NcclComm : public Comm {
     version_ = cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
   }
 
-  // Some ranks of `whole`. Between urgent operations, of which a step has many, a mark would take as long as the
-  // operation itself.
+  // Some ranks of `whole`.
   NcclComm(const NcclComm& whole, const Subgroup& group)
       : cpu_(whole.cpu_->split(group)),
         device_(whole.device_),
         side_(group.priority == Priority::urgent ? urgent_communication_stream(device_.index())
                                                  : communication_stream(device_.index())),
-        progress_(group.priority == Priority::urgent ? nullptr : std::make_unique<DeviceProgress>()),
+        progress_(group.priority),
         axis_(group.name),
         version_(whole.version_) {
     const c10::cuda::CUDAGuard guard(device_);
@@ -260,7 +278,7 @@ class NcclComm : public Comm {
   }
 
   void barrier() override { cpu_->barrier(); }
-  std::string progress() const override { return progress_ ? progress_->text() : ""; }
+  std::string progress() const override { return progress_.text(); }
   std::unique_ptr<Comm> split(const Subgroup& group) override {
     place_in(group);
     return std::make_unique<NcclComm>(*this, group);
@@ -289,23 +307,26 @@ class NcclComm : public Comm {
             tensor.device().str(), " with gaps, or by a rank of ", device_.str());
     reach_failpoints(axis_);
     const c10::cuda::CUDAGuard guard(device_);
-    if (!graphs_.mixes) wait_for_replays();
+    const bool captured = is_capturing();
+    if (!graphs_.mixes && !captured) wait_for_replays();
     CUDAEvent ready, done;
     ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
     ready.block(side_);
-    const uint8_t number = progress_ ? progress_->begin(what, tensor.nbytes(), side_.stream()) : 0;
+    const uint8_t number = progress_.begin(what, tensor.nbytes(), captured, side_.stream());
     check(operation(), what);
-    if (progress_) progress_->end(number, side_.stream());
+    progress_.end(number, side_.stream());
     done.record(side_);
     return std::make_unique<Ordered>(tensor, others, std::move(done));
+  }
+
+  static bool is_capturing() {
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   }
 
   // Outside of a capture: until the graphs that were launched are done.
   void wait_for_replays() {
     const uint64_t launches = graph_launches();
-    if (launches == launches_ || c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
-      return;
-    }
+    if (launches == launches_) return;
     c10::cuda::device_synchronize();
     launches_ = launches;
   }
@@ -322,7 +343,7 @@ class NcclComm : public Comm {
   GraphSettings graphs_;  // before comm_: NCCL reads them once
   uint64_t launches_ = 0;
   ncclComm_t comm_ = nullptr;
-  std::unique_ptr<DeviceProgress> progress_;  // null where operations are not marked
+  DeviceProgress progress_;
   std::string axis_, version_;
 };
 

@@ -87,6 +87,22 @@ TEST(Nf4, ManyPiecesAreOne) {
   }
 }
 
+// Pieces of whole blocks, and then the magnitudes of all of them.
+TEST(Nf4, DoubleQuantisationHasTwoHalves) {
+  const at::Tensor weight = normal({300, 64}, 7, at::kFloat);
+  const Nf4Tensor whole = nf4_quantize(weight);
+  const Nf4Tensor first = nf4_quantize(weight.narrow(0, 0, 131), false),
+                  rest = nf4_quantize(weight.narrow(0, 131, 169), false);
+  Nf4Tensor joined = first;
+  joined.absmax = at::cat({first.absmax, rest.absmax});
+  nf4_quantize_magnitudes(joined);
+  expect_same_bits(at::cat({first.codes, rest.codes}), whole.codes);
+  expect_same_bits(joined.absmax, whole.absmax);
+  expect_same_bits(joined.scales, whole.scales);
+  expect_same_bits(joined.offset, whole.offset);
+  expect_message(error_of([&] { nf4_quantize_magnitudes(joined); }), {"nf4_quantize_magnitudes", "Byte", "[300]"});
+}
+
 TEST(Nf4, TakesWhatIsNotContiguous) {
   const at::Tensor weight = normal({96, 70}, 2, at::kFloat);
   const Nf4Tensor a = nf4_quantize(weight.t()), b = nf4_quantize(weight.t().contiguous());
