@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -22,6 +23,11 @@
 
 namespace hrm::parallel {
 namespace {
+
+// MKL chooses the code of a product by the CPU, and each kind rounds in its own way. Tests of this program compare
+// ranks with one rank within a few roundings, so they take the code that every CPU has. MKL reads this at its first
+// product.
+[[maybe_unused]] const int kSameProducts = setenv("MKL_CBWR", "COMPATIBLE", /*overwrite=*/0);
 
 using models::LanguageInputs;
 using models::LanguageModel;
@@ -241,11 +247,12 @@ void PrintTo(const Case& value, std::ostream* out) {
 }
 class WeightGatherTest : public testing::TestWithParam<Case> {};
 
+// Beside one rank that computes the same micro-batches: only the order of their sum differs.
 TEST_P(WeightGatherTest, TrainsAsOneRank) {
-  const Result alone = trained(GetParam().make, {Kind::threads, 1}, 0, 1);
-  EXPECT_LT(alone.losses.back(), alone.losses.front());
   for (const auto& [ranks, accumulation] : {std::pair{2, 3}, std::pair{4, 1}, std::pair{8, 1}}) {
     if (ranks > GetParam().most_ranks) continue;
+    const Result alone = trained(GetParam().make, {Kind::threads, 1}, 0, ranks * accumulation);
+    EXPECT_LT(alone.losses.back(), alone.losses.front());
     const std::string what = cat(ranks, " ranks, ", accumulation, " micro-batches");
     const Result several = trained(GetParam().make, {Kind::threads, ranks}, 3, accumulation);
     for (size_t i = 0; i < alone.losses.size(); ++i) {
