@@ -199,7 +199,7 @@ at::Tensor Decoder::embed(const at::Tensor& ids, at::ScalarType dtype, const at:
 at::Tensor Decoder::embed_step(const at::Tensor& ids, at::ScalarType dtype) const {
   const at::Tensor h = embed_tokens_->forward(ids.unsqueeze(1), dtype);
   if (!options_.across) return scaled(h);
-  return scaled(ops::add_pieces({}, {options_.across->gather(h.flatten(0, -2))}).view(h.sizes()));
+  return scaled(options_.across->add_sums({}, h.flatten(0, -2), {}).y.view(h.sizes()));
 }
 
 at::Tensor Decoder::scaled(const at::Tensor& h) const {
