@@ -157,33 +157,48 @@ nn::RowSource file_rows(std::shared_ptr<const NamedWeights> weights, const Weigh
   };
 }
 
-// Rows of a quantised layer's weight: read, sent to the device in the file's dtype and quantised. Never more than one
-// of them is unquantised, neither on the host, where files are mapped, nor on the device.
-void hold_layer(nn::Linear& layer, int64_t first, int64_t count, const std::string& name, const NamedWeights& weights,
-                const WeightParts& from, HfStoredWeights stored) {
+// Where the rows `first` to first + count of a part of a weight are in the whole: first row and number.
+std::vector<std::pair<int64_t, int64_t>> whole_rows(const nn::ParameterCut& cut, int64_t first, int64_t count) {
+  if (cut.whole() || cut.dimension() == 1) return {{first, count}};
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const nn::ParameterCut::Box& box : cut.boxes()) {
+    const int64_t begin = std::max(first, box.here), end = std::min(first + count, box.here + box.size);
+    if (begin < end) ranges.emplace_back(box.there + begin - box.here, end - begin);
+  }
+  return ranges;
+}
+
+// Rows of a quantised layer's weight, which may be a part that is cut as `cut` says: read, sent to the device in the
+// file's dtype and quantised. Never more than one of them is unquantised, neither on the host, where files are mapped,
+// nor on the device.
+void hold_layer(nn::Linear& layer, int64_t first, int64_t count, const std::string& name, const nn::ParameterCut& cut,
+                const NamedWeights& weights, const WeightParts& from, HfStoredWeights stored) {
   std::vector<at::Tensor> parts, scales;
-  const int64_t columns = layer.weight().size(1);
-  int64_t row = 0;
-  for (const auto& [theirs, rows] : from) {
-    const int64_t begin = std::max(first, row) - row, end = std::min(first + count, row + rows) - row;
-    row += rows;
-    if (begin >= end) continue;
-    if (stored == HfStoredWeights::floats) {
-      parts.push_back(weights.rows(theirs, columns, begin, end - begin));
-      continue;
-    }
+  const int64_t columns = cut.whole_sizes(layer.weight().sizes())[1];
+  const auto add = [&](const std::string& theirs, int64_t begin, int64_t size) {
+    if (stored == HfStoredWeights::floats) return parts.push_back(weights.rows(theirs, columns, begin, size));
     // Rows are quantised by themselves, so parts that are not in 8 bits yet stand beside others.
     const ops::Weight8 part =
         weights.has_scales(theirs)
-            ? weights.weight8_rows(theirs, columns, begin, end - begin)
-            : ops::quantize_weight8(weights.rows(theirs, columns, begin, end - begin), scalar_type_of(type_of(stored)));
+            ? weights.weight8_rows(theirs, columns, begin, size)
+            : ops::quantize_weight8(weights.rows(theirs, columns, begin, size), scalar_type_of(type_of(stored)));
     parts.push_back(part.values.view(at::kByte));
     scales.push_back(part.scales);
+  };
+  for (const auto& [there, size] : whole_rows(cut, first, count)) {
+    int64_t row = 0;
+    for (const auto& [theirs, rows] : from) {
+      const int64_t begin = std::max(there, row), end = std::min(there + size, row + rows);
+      if (begin < end) add(theirs, begin - row, end - begin);
+      row += rows;
+    }
   }
   if (stored == HfStoredWeights::floats) {
     return layer.hold_quantized(parts.size() == 1 ? parts.front() : at::cat(parts), name);
   }
-  layer.hold_weight8({.values = at::cat(parts).view(scalar_type_of(type_of(stored))), .scales = at::cat(scales)}, name);
+  at::Tensor values = at::cat(parts);
+  if (cut.by == nn::CutBy::columns) values = cut.part_of(values);
+  layer.hold_weight8({.values = values.view(scalar_type_of(type_of(stored))), .scales = at::cat(scales)}, name);
 }
 
 }  // namespace
@@ -283,10 +298,10 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
     }
   }
   for (const nn::QuantizedLayer& layer : nn::quantized_layers(model)) {
-    layer.linear->hold_by(
-        [=, name = layer.weight, from = wanted.at(layer.weight).parts](nn::Linear& to, int64_t first, int64_t count) {
-          hold_layer(to, first, count, name, *names, from, stored);
-        });
+    layer.linear->hold_by([=, name = layer.weight, cut = layer.linear->cut(), from = wanted.at(layer.weight).parts](
+                              nn::Linear& to, int64_t first, int64_t count) {
+      hold_layer(to, first, count, name, cut, *names, from, stored);
+    });
   }
 }
 

@@ -72,16 +72,21 @@ std::set<std::string> layers_of(const nn::LoraSet& lora) {
   return layers;
 }
 
-// What PEFT keeps of such an adapter, by PEFT's names.
-std::vector<std::pair<std::string, at::Tensor>> adapter_tensors(const nn::LoraSet& lora) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
+// What PEFT keeps of such an adapter, by PEFT's names; of a model that is cut, this part of it.
+struct AdapterTensor {
+  std::string name;
+  at::Tensor tensor;
+  nn::ParameterCut cut = {};
+};
+std::vector<AdapterTensor> adapter_tensors(const nn::LoraSet& lora) {
+  std::vector<AdapterTensor> tensors;
   for (const nn::LoraAdapter::Pair& pair : lora.pairs()) {
-    tensors.emplace_back(cat(kPrefix, pair.name, ".lora_A.weight"), pair.A);
-    tensors.emplace_back(cat(kPrefix, pair.name, ".lora_B.weight"), pair.B);
-    if (pair.magnitude.defined()) tensors.emplace_back(cat(kPrefix, pair.name, kMagnitude), pair.magnitude);
+    tensors.push_back({cat(kPrefix, pair.name, ".lora_A.weight"), pair.A, pair.A_cut});
+    tensors.push_back({cat(kPrefix, pair.name, ".lora_B.weight"), pair.B, pair.B_cut});
+    if (pair.magnitude.defined()) tensors.push_back({cat(kPrefix, pair.name, kMagnitude), pair.magnitude});
   }
   for (const auto& [name, tensor] : lora.saved()) {
-    tensors.emplace_back(kPrefix + (name == kOurHead ? kTheirHead : name), tensor.detach());
+    tensors.push_back({kPrefix + (name == kOurHead ? kTheirHead : name), tensor.detach(), lora.saved_cut(tensor)});
   }
   return tensors;
 }
@@ -157,16 +162,16 @@ void load_peft(const fs::path& folder, nn::LoraSet& lora) {
   std::set<std::string> unused;
   for (const auto& [core, name] : stored) unused.insert(core);
   Contradictions wrong;
-  std::vector<std::pair<at::Tensor, std::string>> copies;
-  const auto wants = [&](const at::Tensor& to, const std::string& name) {
-    const auto found = stored.find(adapter_core(name));
+  std::vector<std::pair<AdapterTensor, std::string>> copies;
+  const auto wants = [&](const AdapterTensor& to) {
+    const auto found = stored.find(adapter_core(to.name));
     if (found == stored.end()) {
-      wrong.add("'", name, "' is missing");
+      wrong.add("'", to.name, "' is missing");
       return;
     }
     unused.erase(found->first);
     const ArrayView& view = weights.at(found->second);
-    const std::vector<int64_t> shape = to.sizes().vec();
+    const std::vector<int64_t> shape = to.cut.whole_sizes(to.tensor.sizes());
     if (view.shape != shape) {
       wrong.add("'", printable_start(found->second), "' is ", shape_text(view.shape), ", not ", shape_text(shape));
     }
@@ -175,7 +180,7 @@ void load_peft(const fs::path& folder, nn::LoraSet& lora) {
     }
     copies.emplace_back(to, found->second);
   };
-  for (const auto& [name, tensor] : adapter_tensors(lora)) wants(tensor, name);
+  for (const AdapterTensor& tensor : adapter_tensors(lora)) wants(tensor);
   for (const std::string& core : unused) {
     const std::string& name = stored.at(core);
     const size_t layer_end = core.find(".lora_");
@@ -188,7 +193,8 @@ void load_peft(const fs::path& folder, nn::LoraSet& lora) {
   const at::NoGradGuard no_grad;
   for (auto& [to, name] : copies) {
     const ArrayView& view = weights.at(name);
-    to.copy_(tensor_from_bytes(view.dtype, view.shape, view.bytes));
+    const at::Tensor whole = tensor_from_bytes(view.dtype, view.shape, view.bytes);
+    to.tensor.copy_(to.cut.whole() ? whole : to.cut.part_of(whole));
   }
 }
 
@@ -216,9 +222,9 @@ void write_peft(const fs::path& folder, const nn::LoraSet& lora, const std::stri
       {"target_modules", peft_targets(o)}};
   std::vector<at::Tensor> hosts;
   std::vector<SafetensorsEntry> entries;
-  for (const auto& [name, tensor] : adapter_tensors(lora)) {
-    const at::Tensor& host = hosts.emplace_back(host_tensor(tensor));
-    entries.push_back({name, dtype_of(host.scalar_type()), host.sizes().vec(), bytes_of(host)});
+  for (const AdapterTensor& adapter : adapter_tensors(lora)) {
+    const at::Tensor& host = hosts.emplace_back(host_tensor(adapter.tensor));
+    entries.push_back({adapter.name, dtype_of(host.scalar_type()), host.sizes().vec(), bytes_of(host)});
   }
   write_folder(folder, [&](const fs::path& place) {
     write_safetensors(place / kWeights, entries, {{"format", "pt"}});

@@ -220,13 +220,16 @@ std::map<std::string, StoredTensor> set_of(const std::map<std::string, StoredTen
   return set;
 }
 
+bool holds_only_average(const Manifest& manifest) {
+  const auto exported = manifest.info.find(kWeightsInfo);
+  return manifest.kind == CheckpointKind::weights && exported != manifest.info.end() &&
+         exported->second.starts_with(kAveragedInfo);
+}
+
 ModelWeights read_weights(const VerifiedCheckpoint& checkpoint) {
   const std::map<std::string, StoredTensor> model = stored_model(checkpoint);
   ModelWeights weights;
-  const Manifest& manifest = checkpoint.manifest();
-  const auto exported = manifest.info.find(kWeightsInfo);
-  weights.only_average = manifest.kind == CheckpointKind::weights && exported != manifest.info.end() &&
-                         exported->second.starts_with(kAveragedInfo);
+  weights.only_average = holds_only_average(checkpoint.manifest());
   std::map<std::string, at::Tensor> raw;
   for (const auto& [name, stored] : model) {
     if (!is_average(name)) raw[name] = stored.whole();
@@ -417,6 +420,16 @@ void load_weights_into(const fs::path& dir, Stateful& root, WeightSet which, con
   loader.allow_by_mean(by_mean);
   if (checkpoint.manifest().kind == CheckpointKind::weights) loader.allow_rounded();
   loader.load(root);
+}
+
+StoredSets stored_sets(const fs::path& dir) {
+  const VerifiedCheckpoint checkpoint(dir, Check::used);
+  StoredSets sets{.only_average = holds_only_average(checkpoint.manifest())};
+  std::map<std::string, StoredTensor> model;
+  checkpoint.guard([&] { model = stored_model(checkpoint); });
+  sets.average = sets.only_average ||
+                 std::any_of(model.begin(), model.end(), [](const auto& entry) { return is_average(entry.first); });
+  return sets;
 }
 
 ModelWeights load_weights(const fs::path& dir) {

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "commands/parts.h"
 #include "commands/report_files.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
@@ -59,14 +60,12 @@ void check_report(const EvalOptions& options, const config::Config& config, cons
   require_new_report("--report", options.report, kEvaluationFile);
 }
 
-}  // namespace
-
-int run_eval(const EvalOptions& options) {
+int eval(const EvalOptions& options, train::Ranks& ranks) {
   std::vector<std::string> overrides = options.overrides;
   if (options.early_halt) overrides.emplace_back("eval.early_halt=true");
   if (options.segments > 0) overrides.push_back(cat("eval.segments=", options.segments));
   if (options.rollouts > 0) overrides.push_back(cat("eval.rollouts=", options.rollouts));
-  const tasks::StoredModel stored = tasks::open_stored_model(options.checkpoint, overrides, options.base);
+  const tasks::StoredModel stored = open_in_parts("eval", ranks, options.checkpoint, overrides, options.base);
   const tasks::TaskSpec& spec = tasks::task_spec(stored.config);
   require(spec.evaluate != nullptr, ExitCode::usage, "models of task ", spec.settings->name, " cannot be evaluated");
   check_report(options, stored.config, spec);
@@ -75,12 +74,16 @@ int run_eval(const EvalOptions& options) {
           ExitCode::usage, "--blank-identifier, --submission and --pictures are of puzzles, and the run's task is ",
           stored.config.task);
   train::EvalReporter reporter;
-  tasks::EvalOutcome outcome =
-      spec.evaluate(stored, {.data = options.data,
-                             .progress = [&](const tasks::EvalProgress& at) { reporter.report(at); },
-                             .blank_identifier = options.blank_identifier,
-                             .submission = options.submission,
-                             .pictures = options.pictures});
+  tasks::EvalOutcome outcome = spec.evaluate(stored, {.data = options.data,
+                                                      .progress =
+                                                          [&](const tasks::EvalProgress& at) {
+                                                            report_alive(ranks, at.done, "evaluation");
+                                                            reporter.report(at);
+                                                          },
+                                                      .blank_identifier = options.blank_identifier,
+                                                      .submission = options.submission,
+                                                      .pictures = options.pictures});
+  if (!ranks.comm->main()) return static_cast<int>(ExitCode::done);
   const double seconds = reporter.seconds();
   log::info(outcome.text, " | ", human_seconds(seconds));
   if (outcome.answers && !options.report.empty()) {
@@ -89,6 +92,12 @@ int run_eval(const EvalOptions& options) {
   }
   write_evaluation(std::move(outcome.head), outcome.values, seconds, options);
   return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
+
+int run_eval(const EvalOptions& options) {
+  return run_in_parts("eval", options.overrides, [&](train::Ranks& ranks) { return eval(options, ranks); });
 }
 
 }  // namespace hrm::commands

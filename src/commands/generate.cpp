@@ -7,8 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "commands/parts.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
+#include "hrm/base/hash.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/commands/commands.h"
@@ -56,13 +58,16 @@ bool holds_records(const std::string& name, std::string_view start) {
   return first != start.npos && start[first] == '{';
 }
 
-// One prompt a line, or records as train reads them.
-std::vector<Prompt> read_prompts(const GenerateOptions& o) {
+// One prompt a line, or records as train reads them. A launcher gives standard input to rank 0, or to several ranks
+// that would each take some of it: rank 0 reads it for all.
+std::vector<Prompt> read_prompts(const GenerateOptions& o, parallel::Comm& comm) {
   constexpr size_t kLook = 4096;
   if (o.has_prompt) return {{o.prompt, "--prompt", ExitCode::usage}};
   const bool piped = o.input == "-";
   const std::string origin = piped ? "standard input" : o.input;
-  const std::string all = piped ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : "";
+  std::string all;
+  if (piped && comm.main()) all.assign(std::istreambuf_iterator<char>(std::cin), {});
+  if (piped && !comm.alone()) all = comm.all_gather_text(all)[0];
   InputWindow input = piped ? InputWindow(as_bytes(all), origin) : InputWindow(o.input);
   std::vector<Prompt> prompts;
   JsonlLine line;
@@ -85,10 +90,15 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o) {
   return prompts;
 }
 
-tasks::TextWriter open_writer(const GenerateOptions& o) {
+// What the options say of the configuration.
+std::vector<std::string> overrides_of(const GenerateOptions& o) {
   std::vector<std::string> overrides{"runtime.device=" + o.device, "runtime.allocator=expandable"};
   if (!o.quantize.empty()) overrides.push_back("hf.quantize=" + o.quantize);
-  const tasks::StoredModel stored = tasks::open_stored_model(o.checkpoint, overrides, o.base);
+  return overrides;
+}
+
+tasks::TextWriter open_writer(const GenerateOptions& o, train::Ranks& ranks) {
+  const tasks::StoredModel stored = open_in_parts("generate", ranks, o.checkpoint, overrides_of(o), o.base);
   const tasks::TaskSpec& spec = tasks::task_spec(stored.config);
   require(spec.open_writer != nullptr, ExitCode::usage, "'", stored.folder.string(), "' holds a model of task ",
           spec.settings->name, ", not a language model; use hrm_train solve or eval");
@@ -145,6 +155,32 @@ void encode_prompts(std::vector<Prompt>& prompts, const tasks::TextWriter& write
   }
 }
 
+// What else ranks must agree on, so that each enters the same operations.
+std::string shared_options(const GenerateOptions& o) {
+  std::string text = cat(o.max_new_tokens, " ", o.temperature, " ", o.top_k, " ", o.top_p, " ", o.min_p, " ", o.samples,
+                         " ", o.seed, " ", o.batch_size, " ", o.weights, " ", o.chat_template, " ", o.system, " ",
+                         o.has_prompt     ? "prompt"
+                         : o.input == "-" ? "standard input"
+                                          : "file");
+  for (const std::string& stop : o.stop) text += cat(" ", stop);
+  return text;
+}
+
+// Ranks with other prompts would wait in operations that the others do not know.
+void check_same_prompts(const std::vector<std::vector<int32_t>>& ids, parallel::Comm& comm) {
+  if (comm.alone()) return;
+  Hasher hasher;
+  for (const std::vector<int32_t>& prompt : ids) {
+    hasher.update(cat(prompt.size(), ":"));
+    hasher.update(std::as_bytes(std::span(prompt)));
+  }
+  const std::vector<std::string> all = comm.all_gather_text(hasher.hex());
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    require(all[rank] == all[0], ExitCode::data, "rank ", rank,
+            " reads other prompts than rank 0; give all ranks the same options and files");
+  }
+}
+
 const char* finish_name(tasks::Finish finish) {
   switch (finish) {
     case tasks::Finish::stop_id:
@@ -157,15 +193,22 @@ const char* finish_name(tasks::Finish finish) {
   return "";
 }
 
-// Answers in the order of their prompts; of a single one in text, each character as soon as it is there.
+// Answers in the order of their prompts; of a single one in text, each character as soon as it is there. All ranks put
+// the texts together, which may end by --stop, and one prints them.
 class Printer {
  public:
-  Printer(const std::vector<Prompt>& prompts, const GenerateOptions& options, const tasks::TextWriter& writer)
-      : prompts_(prompts), options_(options), encoder_(*writer.text), stops_(options.stop), begun_(Clock::now()) {
+  Printer(const std::vector<Prompt>& prompts, const GenerateOptions& options, const tasks::TextWriter& writer,
+          bool prints)
+      : prompts_(prompts),
+        options_(options),
+        encoder_(*writer.text),
+        stops_(options.stop),
+        begun_(Clock::now()),
+        prints_(prints) {
     stops_.insert(stops_.end(), writer.ends.texts.begin(), writer.ends.texts.end());
     told_ = begun_;
     const size_t rows = prompts.size() * static_cast<size_t>(options.samples);
-    streams_ = rows == 1 && options.format == "text";
+    streams_ = prints && rows == 1 && options.format == "text";
     answers_.resize(rows);
   }
 
@@ -214,7 +257,9 @@ class Printer {
 
   void print(size_t row) {
     Answer& answer = answers_[row];
-    if (options_.format == "text") {
+    if (!prints_) {
+      // Rank 0 does.
+    } else if (options_.format == "text") {
       print_new(answer);
       std::cout << "\n" << std::flush;
     } else {
@@ -250,36 +295,40 @@ class Printer {
   std::vector<std::string> stops_;
   Clock::time_point begun_, told_;
   std::vector<Answer> answers_;
-  bool streams_ = false;
+  bool prints_, streams_ = false;
   size_t next_ = 0, ended_ = 0;
   int64_t tokens_ = 0;
 };
 
-}  // namespace
-
-int run_generate(const GenerateOptions& o) {
+int generate(const GenerateOptions& o, train::Ranks& ranks) {
   tasks::GenerateOptions options;
   options.max_new_tokens = o.max_new_tokens;
   options.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .min_p = o.min_p};
   options.seed = static_cast<uint64_t>(o.seed);
   options.samples = o.samples;
   tasks::check(options.sampling);
-  std::vector<Prompt> prompts = read_prompts(o);
+  if (!ranks.comm->alone()) train::check_same_program(*ranks.comm, shared_options(o));
+  std::vector<Prompt> prompts = read_prompts(o, *ranks.comm);
 
-  const tasks::TextWriter writer = open_writer(o);
+  const tasks::TextWriter writer = open_writer(o, ranks);
   encode_prompts(prompts, writer, o.system);
   std::vector<std::vector<int32_t>> ids;
   for (Prompt& prompt : prompts) ids.push_back(std::move(prompt.ids));
+  check_same_prompts(ids, *ranks.comm);
   options.begin_id = writer.begin_id;
   options.stop_ids = writer.ends.ids;
   options.vocabulary = writer.vocabulary;
 
   tasks::Generator generator(*writer.model, {.batch_size = o.batch_size, .cuda_graphs = writer.cuda_graphs});
-  Printer printer(prompts, o, writer);
+  Printer printer(prompts, o, writer, ranks.comm->main());
   {
     const ProfilerRange range(RangeKind::sample, "generate");
     generator.run(ids, options,
-                  {.on_token = [&](int64_t row, int32_t id) { return printer.add(row, id); },
+                  {.on_token =
+                       [&](int64_t row, int32_t id) {
+                         report_alive(ranks, printer.tokens(), "step");
+                         return printer.add(row, id);
+                       },
                    .on_end = [&](int64_t row, const tasks::Generated& generated) { printer.end(row, generated); }});
   }
   log::progress_done();
@@ -288,6 +337,12 @@ int run_generate(const GenerateOptions& o) {
   log::info(rows, rows == 1 ? " answer, " : " answers, ", printer.tokens(), " tokens in ", human_seconds(seconds), ", ",
             std::fixed, std::setprecision(1), static_cast<double>(printer.tokens()) / seconds, " tokens/s");
   return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
+
+int run_generate(const GenerateOptions& o) {
+  return run_in_parts("generate", overrides_of(o), [&](train::Ranks& ranks) { return generate(o, ranks); });
 }
 
 }  // namespace hrm::commands

@@ -32,8 +32,9 @@ void check_cut(const DecoderOptions& o) {
   require(!o.form.wide_qk_norm && !o.form.norms_behind, ExitCode::usage,
           "parallel.tensor cannot cut a model that norms all heads together, or what a layer gives; set it to 1");
   require(o.experts.count == 0 && !o.feed_forward, ExitCode::usage, "parallel.tensor cannot cut experts; set it to 1");
-  require(o.weights == nn::WeightFormat::f32, ExitCode::usage,
-          "parallel.tensor cannot cut quantised weights; set it to 1, or hf.quantize to none");
+  require(o.weights != nn::WeightFormat::nf4, ExitCode::usage,
+          "parallel.tensor cannot cut weights in NF4, whose scales are shared by elements of several parts; set it to "
+          "1, or hf.quantize to int8, fp8 or none");
 }
 
 nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
@@ -155,9 +156,15 @@ void Decoder::init_own(uint64_t seed, const std::string& name) {
   for (const nn::QuantizedLayer& layer : nn::quantized_layers(*this)) {
     const std::string full_name = name.empty() ? layer.weight : cat(name, ".", layer.weight);
     const double factor = is_scaled(layer.weight) ? scale : 1;
-    const nn::RowSource rows = nn::initial_rows(layer.linear->weight(), seed, full_name);
-    layer.linear->hold_by([rows, weight_name = layer.weight, factor](nn::Linear& to, int64_t first, int64_t count) {
-      const at::Tensor weight = at::empty(to.weight().sizes(), at::kFloat);
+    // A layer that is cut by columns is quantised by whole rows.
+    const nn::ParameterCut& cut = layer.linear->cut();
+    const bool columns = cut.by == nn::CutBy::columns;
+    const int64_t in = cut.whole_sizes(layer.linear->weight().sizes())[1];
+    const at::Tensor whole_rows = layer.linear->weight().new_empty({layer.linear->weight().size(0), in});
+    const nn::RowSource rows = columns ? nn::initial_rows(whole_rows, seed, full_name)
+                                       : nn::initial_rows(layer.linear->weight(), seed, full_name, cut);
+    layer.linear->hold_by([rows, in, weight_name = layer.weight, factor](nn::Linear& to, int64_t first, int64_t count) {
+      const at::Tensor weight = at::empty({to.weight().size(0), in}, at::kFloat);
       nn::read_elements(rows, weight.size(1), first * weight.size(1),
                         weight.view(-1).narrow(0, 0, count * weight.size(1)));
       if (factor != 1) weight.mul_(factor);
@@ -199,7 +206,7 @@ at::Tensor Decoder::embed(const at::Tensor& ids, at::ScalarType dtype, const at:
 at::Tensor Decoder::embed_step(const at::Tensor& ids, at::ScalarType dtype) const {
   const at::Tensor h = embed_tokens_->forward(ids.unsqueeze(1), dtype);
   if (!options_.across) return scaled(h);
-  return scaled(ops::add_pieces({}, {options_.across->gather(h.flatten(0, -2))}).view(h.sizes()));
+  return scaled(options_.across->add_sums({}, h.flatten(0, -2), {}).y.view(h.sizes()));
 }
 
 at::Tensor Decoder::scaled(const at::Tensor& h) const {

@@ -20,9 +20,10 @@ std::vector<std::pair<at::Tensor, ParameterCut>> Embedding::cut_parameters() con
 at::Tensor Embedding::forward(const at::Tensor& ids, at::ScalarType dtype) const {
   if (cut_.whole()) return look_up(ids, dtype);
   const auto [first, rows] = cut_.cut.range(cut_.pieces.front());
-  const at::Tensor own = ids - first, others = own.lt(0).logical_or_(own.ge(rows));
-  // The rows of others are looked up as row 0, whose gradient they leave alone: it is multiplied by 0.
-  return look_up(own.masked_fill(others, 0), dtype) * others.logical_not().unsqueeze(-1);
+  // Rows of other parts are looked up as the first or the last one, whose gradient they leave alone: it is multiplied
+  // by 0.
+  const at::Tensor own = ids - first, row = own.clamp(0, rows - 1);
+  return look_up(row, dtype) * row.eq(own).unsqueeze(-1);
 }
 
 at::Tensor Embedding::look_up(const at::Tensor& ids, at::ScalarType dtype) const {

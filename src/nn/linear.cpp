@@ -114,12 +114,18 @@ void require_finite(const ops::Nf4Tensor& weight, const std::string& name) {
 }
 
 void Linear::hold_quantized(const at::Tensor& weight, const std::string& name) {
-  require(is_quantized(format_) && weight.sizes() == weight_.sizes(), ExitCode::unexpected, "'", name,
+  const bool columns = cut_.by == CutBy::columns && !cut_.whole();
+  const std::vector<int64_t> sizes = columns ? cut_.whole_sizes(weight_.sizes()) : weight_.sizes().vec();
+  require(is_quantized(format_) && weight.sizes() == at::IntArrayRef(sizes), ExitCode::unexpected, "'", name,
           "' has the wrong shape, or its layer was not built with a quantised format");
   const at::NoGradGuard no_grad;
   if (format_ != WeightFormat::nf4) {
-    return hold_weight8(ops::quantize_weight8(weight.to(device_), weight8_type(format_)), name);
+    ops::Weight8 whole = ops::quantize_weight8(weight.to(device_), weight8_type(format_));
+    // Bytes, since not every operation knows the type of 8-bit floats.
+    if (columns) whole.values = cut_.part_of(whole.values.view(at::kByte)).view(weight8_type(format_));
+    return hold_weight8(whole, name);
   }
+  require(cut_.whole(), ExitCode::unexpected, "'", name, "' is a part, which NF4 cannot store");
   nf4_ = ops::nf4_quantize(weight.to(device_), /*double_quantized=*/!keeps_magnitudes_);
   if (!keeps_magnitudes_) require_finite(nf4_, name);
 }
@@ -160,6 +166,7 @@ std::shared_ptr<Linear> Linear::held(int64_t first, int64_t count, bool keeps_ma
   const OutlineScope real(false);
   auto layer = std::make_shared<Linear>(weight_.size(1), count, device_, /*bias=*/false, format_);
   layer->keeps_magnitudes_ = keeps_magnitudes;
+  if (cut_.by == CutBy::columns) layer->set_cut(cut_);
   hold_(*layer, first, count);
   layer->set_fp8_products(fp8_products_, weight8_.transposed.defined());
   return layer;

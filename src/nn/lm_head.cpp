@@ -31,7 +31,8 @@ at::Tensor LmHead::forward(const at::Tensor& hidden) const {
   // The last part may have fewer than the others.
   const int64_t most = Cut{.parts = across_->cut().parts}.range(vocabulary_).count;
   const at::Tensor own = ops::linear(hidden, compute_weight_, weight_);
-  const at::Tensor logits = across_->gather(at::constant_pad_nd(own, {0, most - own.size(-1)}));
+  const bool full = own.size(-1) == most;
+  const at::Tensor logits = across_->gather(full ? own : at::constant_pad_nd(own, {0, most - own.size(-1)}));
   return logits.movedim(0, -2).flatten(-2).narrow(-1, 0, vocabulary_);
 }
 

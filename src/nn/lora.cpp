@@ -263,6 +263,10 @@ std::vector<LoraAdapter::Pair> LoraAdapter::pairs() const {
     if (magnitude_.defined()) {
       result.back().magnitude = magnitude_.detach().narrow(0, slices_[i].first, slices_[i].rows);
     }
+    result.back().A_cut = lora_A_->cut();
+    result.back().B_cut = lora_B_->cut();
+    // Several targets are pieces of one B.
+    if (slices_.size() > 1 && !lora_B_->cut().whole()) result.back().B_cut.pieces = {lora_B_->cut().pieces[i]};
   }
   return result;
 }
@@ -277,7 +281,7 @@ void LoraAdapter::init_own(uint64_t seed, const std::string& name) {
 }
 
 LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device)
-    : shared_(std::make_shared<LoraShared>()) {
+    : shared_(std::make_shared<LoraShared>()), cuts_(model) {
   const ExitCode code = options.origin.empty() ? ExitCode::usage : ExitCode::checkpoint;
   const std::string where = options.origin.empty() ? "" : options.origin + ": ";
   require(options.rank >= 1 && options.dropout >= 0 && options.dropout < 1, code, where,
@@ -447,7 +451,8 @@ std::vector<LoraAdapter::Pair> LoraSet::pairs() const {
   std::vector<LoraAdapter::Pair> all;
   for (const Layer& layer : layers_) {
     for (LoraAdapter::Pair& pair : layer.adapter->pairs()) {
-      all.push_back({layer.path.empty() ? pair.name : cat(layer.path, ".", pair.name), pair.A, pair.B, pair.magnitude});
+      if (!layer.path.empty()) pair.name = cat(layer.path, ".", pair.name);
+      all.push_back(std::move(pair));
     }
   }
   return all;

@@ -9,6 +9,14 @@
 #include "hrm/nn/recompute.h"
 
 namespace hrm::nn {
+namespace {
+
+StepRows shaped(const StepRows& from, at::IntArrayRef sizes) {
+  const bool ahead = from.ahead.scaled.defined();
+  return {from.x.reshape(sizes), {ahead ? from.ahead.scaled.view(sizes) : at::Tensor(), from.ahead.squares}};
+}
+
+}  // namespace
 
 TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::shared_ptr<FeedForward> mlp,
                                    at::Device device)
@@ -63,16 +71,21 @@ at::Tensor TransformerBlock::compute_part(const at::Tensor& x, const AttentionPa
   return ops::add_pieces(second.x, mlp_->forward_across(across, second.y, tokens));
 }
 
-// All parts have all rows: the few of a step are sent once, not gathered first.
+// All parts have all rows: the few of a step are sent once, not gathered first. What adds them also prepares the next
+// norm where products by tiles read that, as the product itself does in a whole block.
 StepRows TransformerBlock::step_part(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory,
-                                     const LayerCache& cache) {
+                                     const LayerCache& cache, const RmsNorm* next) {
   const std::vector<int64_t> sizes = rows.x.sizes().vec();
-  const auto add = [&](const at::Tensor& x, const at::Tensor& sums) {
-    return ops::add_pieces(x, {options_.across->gather(sums.reshape({-1, sums.size(-1)}))});
+  const bool tiles = self_attn_->o_proj().weight().numel() >= ops::kDecodeTileElements;
+  const auto add = [&](const at::Tensor& x, const at::Tensor& sums, const RmsNorm* norm) -> StepRows {
+    auto [y, ahead] = options_.across->add_sums(x.reshape({-1, x.size(-1)}), sums.reshape({-1, x.size(-1)}),
+                                                tiles && norm != nullptr ? norm->scale() : at::Tensor());
+    return {std::move(y), std::move(ahead)};
   };
-  at::Tensor h = add(rows.x.flatten(0, -2), self_attn_->step_sums(*input_norm_, rows, pass, cache));
-  if (cross_attn_) h = add(h, cross_attn_->forward(cross_norm_->forward(h.view(sizes)), *memory));
-  return {add(h, mlp_->step_sums(*mlp_norm_, {h})).view(sizes)};
+  StepRows h =
+      add(rows.x, self_attn_->step_sums(*input_norm_, rows, pass, cache), cross_attn_ ? nullptr : mlp_norm_.get());
+  if (cross_attn_) h = add(h.x, cross_attn_->forward(cross_norm_->forward(h.x.view(sizes)), *memory), mlp_norm_.get());
+  return shaped(add(h.x, mlp_->step_sums(*mlp_norm_, h), next), sizes);
 }
 
 at::Tensor TransformerBlock::add_normed(const at::Tensor& x, const at::Tensor& attended) const {
@@ -84,17 +97,13 @@ at::Tensor TransformerBlock::add_normed(const at::Tensor& x, const at::Tensor& a
 StepRows TransformerBlock::step(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory,
                                 const LayerCache& cache, const TransformerBlock* next) {
   const at::NoGradGuard no_grad;
-  if (options_.across) return step_part(rows, pass, memory, cache);
+  const RmsNorm* const next_norm = next == nullptr ? nullptr : next->input_norm_.get();  // of the same form
+  if (options_.across) return step_part(rows, pass, memory, cache, next_norm);
   if (block_use_) block_use_->before_step(block_);
   if (options_.norms_behind) return {add_normed(rows.x, self_attn_->step(rows.x, pass, cache))};
-  const auto shaped = [](const StepRows& from, at::IntArrayRef sizes) {
-    const bool ahead = from.ahead.scaled.defined();
-    return StepRows{from.x.reshape(sizes), {ahead ? from.ahead.scaled.view(sizes) : at::Tensor(), from.ahead.squares}};
-  };
   StepRows h = self_attn_->step_add(*input_norm_, rows, pass, cache, cross_attn_ ? nullptr : mlp_norm_.get());
   if (cross_attn_) h = {cross_attn_->forward_add(cross_norm_->forward(h.x), h.x, *memory)};
   const std::vector<int64_t> sizes = h.x.sizes().vec();
-  const RmsNorm* const next_norm = next == nullptr ? nullptr : next->input_norm_.get();  // of the same form
   return shaped(mlp_->step_add(*mlp_norm_, shaped(h, {-1, h.x.size(-1)}), next_norm), sizes);
 }
 

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "hrm/build_config.h"
+#include "hrm/ops/peer_sums.h"
+
 namespace hrm::parallel {
 namespace {
 
@@ -134,6 +137,17 @@ class CommAcross : public nn::TensorAcross {
     const at::Tensor all = at::empty(sizes, own.options());
     comm_->all_gather(all, own.contiguous().unsqueeze(0));
     return all;
+  }
+
+  ops::DecodedAhead add_sums(const at::Tensor& residual, const at::Tensor& sums,
+                             const at::Tensor& next_norm) const override {
+#if HRM_WITH_CUDA
+    const ops::PeerRooms* const rooms = sums.is_cuda() ? comm_->peer_rooms() : nullptr;
+    if (rooms != nullptr && ops::takes_peer_sums(sums, *rooms)) {
+      return ops::add_peer_sums(residual, sums, next_norm, *rooms);
+    }
+#endif
+    return nn::TensorAcross::add_sums(residual, sums, next_norm);
   }
 
   std::unique_ptr<nn::Moving> start_gather(const at::Tensor& all, const at::Tensor& rows) const override {

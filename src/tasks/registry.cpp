@@ -76,8 +76,12 @@ bool has_adapter(const config::Config& config) {
   return spec.has_adapter != nullptr && spec.has_adapter(config);
 }
 
-StoredModel open_stored_model(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                              const std::string& base) {
+namespace {
+
+// `open`: what finds and checks a checkpoint of ours.
+StoredModel open_stored_model_by(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                                 const std::string& base,
+                                 checkpoint::FoundCheckpoint (*open)(const std::filesystem::path&)) {
   const auto check_base = [&](const config::Config& config) {
     require(base.empty() || has_adapter(config), ExitCode::usage, "--base is of adapters, and the model of '",
             path.string(), "' has none");
@@ -93,7 +97,7 @@ StoredModel open_stored_model(const std::filesystem::path& path, const std::vect
     check_base(stored.config);
     return stored;
   }
-  checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(path);
+  checkpoint::FoundCheckpoint found = open(path);
   stored.config = stored_settings(found, overrides).config;
   check_base(stored.config);
   if (!base.empty()) {
@@ -103,6 +107,31 @@ StoredModel open_stored_model(const std::filesystem::path& path, const std::vect
   stored.folder = std::move(found.dir);
   stored.meta = std::move(found.meta);
   return stored;
+}
+
+}  // namespace
+
+StoredModel open_stored_model(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                              const std::string& base) {
+  return open_stored_model_by(path, overrides, base, &checkpoint::open_checkpoint);
+}
+
+StoredModel open_stored_model(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                              const std::string& base, parallel::Comm& comm) {
+  if (comm.alone()) return open_stored_model(path, overrides, base);
+  StoredModel stored;
+  if (comm.main()) stored = open_stored_model(path, overrides, base);
+  const std::string folder = comm.all_gather_text(stored.folder.string())[0];
+  return comm.main() ? stored : open_stored_model_by(folder, overrides, base, &checkpoint::read_meta);
+}
+
+StoredModel with_overrides(const StoredModel& stored, const std::vector<std::string>& more) {
+  if (more.empty()) return stored;
+  StoredModel out = stored;
+  out.overrides.insert(out.overrides.end(), more.begin(), more.end());
+  out.config = stored.foreign ? foreign_task(stored.folder)->foreign_config(stored.folder, out.overrides)
+                              : stored_settings({stored.folder, stored.meta}, out.overrides).config;
+  return out;
 }
 
 config::LoadedConfig stored_settings(const checkpoint::FoundCheckpoint& found,

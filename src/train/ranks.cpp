@@ -148,7 +148,7 @@ Runtime start_device(Ranks& ranks, const config::Config& config) {
   check_devices(ranks.comm->all_gather_text(device_of(runtime.device)));
 #if HRM_WITH_CUDA
   if (runtime.device.is_cuda()) {
-    ranks.comm = parallel::make_nccl_comm(ranks.comm, runtime.device);
+    ranks.comm = parallel::make_nccl_comm(ranks.comm, runtime.device, config.parallel.peer_memory);
     ranks.watchdog->set_report([comm = ranks.comm] { return comm->progress(); });
     // NCCL knows no time limit, as Gloo does.
     ranks.watchdog->limit_steps(static_cast<double>(config.parallel.timeout_s));

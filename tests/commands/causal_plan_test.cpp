@@ -450,6 +450,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, CausalMesh,
                          ::testing::Values(CausalRanksCase{"adapter", {"lora.dropout=0.1"}},
                                            CausalRanksCase{"whole", {"lora.r=0", "train.micro_batch_size=1"}},
                                            CausalRanksCase{"recompute", {"hf.recompute=true"}},
+                                           CausalRanksCase{"int8", {"hf.quantize=int8"}},
                                            CausalRanksCase{"packed",
                                                            {"chat.packing=true", "lora.modules_to_save=lm_head"}}),
                          [](const auto& info) { return std::string(info.param.name); });

@@ -6,6 +6,7 @@
     tests/ranks/ranks.py --binary build/bin/hrm_train zero
     tests/ranks/ranks.py --binary build/bin/hrm_train turns
     tests/ranks/ranks.py --binary build/bin/hrm_train mesh
+    tests/ranks/ranks.py --binary build/bin/hrm_train parts
     tests/ranks/ranks.py --binary build/bin/hrm_train diverge
     tests/ranks/ranks.py --binary build/bin/hrm_train stop
     tests/ranks/ranks.py --binary build/bin/hrm_train lost [--signal KILL|STOP] [--seed 1]
@@ -24,6 +25,8 @@ turns    a decoder with parallel.zero=3, whose weights take turns: the losses of
          gone on with by one process, and the other way; a killed rank is named
 mesh     a decoder on four ranks: parts of layers beside shards, and groups of shards, with parallel.zero=1 to 3: the losses
          of one process within 1e-6; saved by one mesh, gone on with by others; numbers of ranks that do not divide are refused
+parts    generate, eval and bench generate by 2 and 4 ranks with one part of a decoder each: what one process writes, and rank 0
+         alone speaks; a killed rank is named, an error of one rank ends all with its code, and what cannot be cut is refused
 diverge  a gradient that is not finite: all end with code 6, after rank 0 has written the dump
 stop     SIGTERM to one rank: all end with code 75 after the same step, with one checkpoint, and go on from there
 lost     a rank killed or stopped in start, steps, evaluation and saving: the others leave in time and name it; started
@@ -111,7 +114,7 @@ class Ranks:
     started = []
 
     def __init__(self, test, name, ranks, more=(), launcher="loop", each=None, missing=(), line=None, restarts=0,
-                 nodes=None, port=None, failing={}):
+                 nodes=None, port=None, failing={}, stdin=None):
         self.folder, self.ranks = test.work / name, ranks
         self.folder.mkdir(parents=True, exist_ok=True)
         if line is None:
@@ -122,6 +125,7 @@ class Ranks:
         if test.args.device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         Ranks.started.append(self)
+        self.stdin = stdin  # a file, of rank 0
         self.outputs, self.processes = [], []
         if nodes and launcher == "torchrun":
             port = free_port()
@@ -155,8 +159,8 @@ class Ranks:
 
     def _start(self, line, environment, name):
         self.outputs.append(self.folder / f"output_{name}.txt")
-        with open(self.outputs[-1], "w") as out:
-            self.processes.append(subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out))
+        with open(self.outputs[-1], "w") as out, open(self.stdin if self.stdin and name == "0" else os.devnull) as given:
+            self.processes.append(subprocess.Popen(line, env=environment, stdin=given, stdout=out, stderr=out))
 
     def wait(self, seconds=300):
         """The exit codes; -9 for a process killed by SIGKILL. Those that hang are killed, and the test fails."""
@@ -450,6 +454,85 @@ class Test:
             codes = refused.wait(60)
             check(set(codes) == {2} and text in refused.said(), f"{more}: ended with {codes}\n{refused.said()}")
         print("what does not divide is refused")
+
+    def parts(self):
+        words = [*self.decoder(), "lm.layers=2", "lm.hidden_size=64"]
+        run = self.work / "trained" / "run"
+        Ranks(self, "trained", 1, line=["train", f"run.dir={run.parent}", "run.name=run", *words, "train.steps=12"]).done()
+        prompts = self.work / "prompts.txt"
+        prompts.write_text("".join(f"{a} + {7 * a % 13} =\n" for a in range(9)))
+        device = ["--device", self.args.device]
+        asks = {"greedy": ["generate", str(run), "--input", str(prompts), *device],
+                "sampled": ["generate", str(run), "--input", "-", "--temperature", "0.9", "--top-p", "0.95", "--samples", "3",
+                            "--stop", "1", "--max-new-tokens", "12", "--batch-size", "5", *device]}
+
+        def answers(name, ranks, launcher="loop"):
+            line = [*asks[name], "--format", "jsonl"]
+            done = Ranks(self, f"{name}{ranks}{launcher}", ranks, line=line, stdin=prompts, launcher=launcher).done(120)
+            for rank in range(1, ranks if launcher == "loop" else 1):
+                check(not done.said(rank), f"{name}: rank {rank} speaks:\n{done.said(rank)}")
+            return [json.loads(text) for text in done.said(0).splitlines() if text.startswith("{")]
+
+        counts = [n for n in (2, 4) if n <= self.most]
+        for name, rows in (("greedy", 9), ("sampled", 27)):
+            one = answers(name, 1)
+            check(len(one) == rows, f"{name}: {len(one)} answers")
+            for ranks in counts:
+                several = answers(name, ranks)
+                check(several == one, f"{name}: {ranks} ranks write\n{several}\nand one writes\n{one}")
+                print(f"generate, {name}: {ranks} ranks write what one process writes", flush=True)
+        if self.has_torchrun():
+            check(answers("greedy", 2, "torchrun") == answers("greedy", 1), "by torchrun other answers are written")
+
+        def evaluated(ranks, *more):
+            file = self.work / f"eval{ranks}.json"
+            Ranks(self, f"eval{ranks}", ranks, line=["eval", "--checkpoint", str(run), "--json", str(file), *self.device, *more]).done(120)
+            return {k: v for k, v in json.loads(file.read_text()).items() if k != "seconds"}
+
+        one = evaluated(1)
+        for ranks in counts:
+            several = evaluated(ranks, f"parallel.tensor={ranks}", "parallel.timeout_s=20")
+            check(several.keys() == one.keys(), f"eval: {several}")
+            worst = max((abs(several[k] - one[k]) / max(abs(one[k]), 1e-9) for k in one if isinstance(one[k], float)), default=0)
+            check(worst <= 1e-5 and several["loss"] != 0, f"eval: {ranks} ranks differ by {worst:.2g}")
+            print(f"eval: {ranks} ranks differ by {worst:.2g} at most", flush=True)
+
+        file = self.work / "bench.json"
+        line = ["bench", "generate", "lm.arch=decoder", "lm.layers=2", "lm.hidden_size=64", "lm.num_heads=4", "parallel.tensor=2",
+                "--vocab-size", "101", "--rows", "1,3", "--prompt", "8", "--new", "5", "--passes", "1", "--json", str(file), *self.device]
+        timed = Ranks(self, "bench", 2, line=line).done(120)
+        check("3 rows" in timed.said(0) and "memory     rank 1:" in timed.said(0) and not timed.said(1), f"it says\n{timed.said()}")
+        result = json.loads(file.read_text())
+        check((result["ranks"], len(result["memory_of_ranks"]), len(result["runs"])) == (2, 2, 2), f"it holds {result}")
+        print("bench generate: two ranks measured", flush=True)
+
+        def ends(what, codes, text, line, ranks=2, **options):
+            ended = Ranks(self, what.replace(" ", "_"), ranks, line=line, **options)
+            got = ended.wait(60)
+            check(got == codes and text in ended.said(), f"{what}: ended with {got}\n{ended.said()}")
+            print(f"{what}: codes {got}", flush=True)
+
+        others = self.work / "others.txt"
+        others.write_text(prompts.read_text() + "8 + 8 =\n")
+        many = [*asks["greedy"], "--max-new-tokens", "24", "--samples", "40"]
+        ends("a killed rank", [7, -9], "rank 1 (tensor 1 of 2) is gone", many, failing={1: "collective.tensor:200:kill"})
+        damaged = self.work / "damaged"
+        shutil.copytree(run, damaged)
+        for step in (damaged / "checkpoints").iterdir():
+            model = step / "model.pt"
+            model.write_bytes(model.read_bytes()[:-100])
+        ends("a damaged checkpoint", [5, 5], "rank 0", ["generate", str(damaged), "--prompt", "1", *device])
+        ends("other prompts", [4, 4], "rank 1 reads other prompts than rank 0", ["generate", str(run), *device],
+             each=lambda rank: ["--input", str(prompts if rank == 0 else others)])
+        ends("other options", [2, 2], "rank 1 has another configuration than rank 0", asks["greedy"],
+             each=lambda rank: ["--seed", str(rank)])
+        ends("too many parts", [2] * 3, "does not divide lm.num_heads = 4", ["eval", "--checkpoint", str(run), *self.device], ranks=3)
+        ends("another number of parts", [2, 2], "parallel.tensor = 4 and the number of ranks is 2",
+             ["eval", "--checkpoint", str(run), "parallel.tensor=4", *self.device])
+        ends("parts of one process", [2], "start 2 ranks, e.g. by torchrun --no-python --nproc-per-node=2",
+             ["eval", "--checkpoint", str(run), "parallel.tensor=2", *self.device], ranks=1)
+        puzzle = ROOT / "checkpoints" / "sudoku6"
+        ends("a puzzle", [2, 2], "the model of task puzzle stays whole; start it as one process", ["eval", "--checkpoint", str(puzzle), *self.device])
 
     def turns(self):
         words = self.decoder()
@@ -818,7 +901,7 @@ def main():
     parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("test", choices=["equal", "resume", "zero", "turns", "mesh", "diverge", "stop", "lost", "axes", "restart", "slow", "nodes", "doctor", "bench", "ports", "two_jobs", "wrong"])
+    parser.add_argument("test", choices=["equal", "resume", "zero", "turns", "mesh", "parts", "diverge", "stop", "lost", "axes", "restart", "slow", "nodes", "doctor", "bench", "ports", "two_jobs", "wrong"])
     args = parser.parse_args()
     test = Test(args)
     try:

@@ -21,6 +21,7 @@ import compare_causal  # noqa: E402
 import compare_lm  # noqa: E402
 import compare_meshes  # noqa: E402
 import compare_official  # noqa: E402
+import compare_parts  # noqa: E402
 import compare_ranks  # noqa: E402
 import compare_titan  # noqa: E402
 import comparison  # noqa: E402
@@ -173,6 +174,34 @@ class Meshes(unittest.TestCase):
                 words = compare_meshes.settings_of(form, mesh, size, pathlib.Path("."))
                 rows = int(next(w for w in words if w.startswith("train.micro_batch_size=")).split("=")[1])
                 self.assertEqual(rows * form.micro_batches * mesh.rows_apart(), size.rows)
+
+
+class PartsTable(unittest.TestCase):
+    def test_parts_are_beside_one_gpu(self):
+        turns = [dict(side=side, step_ms=ms, peak_bytes=2**30) for side, ms in
+                 (("one", 3.0), ("one", 5.0), ("one", 4.0), ("memory", 2.5), ("nccl", 3.2))]
+        text = compare_parts.table(turns + [dict(side="nccl", error="out of memory")])
+        self.assertIn("| one | 1 | 4.000 | 1.00 | 1.0 |", text)
+        self.assertIn("| memory | 2 | 2.500 | 1.60 | 1.0 |", text)
+        self.assertIn("| nccl | 2 | 3.200 | 1.25 | 1.0 |", text)
+
+    def test_each_side_is_timed_by_its_ranks(self):
+        said = []
+
+        def run_bench(words, folder, limit, ranks):
+            said.append((ranks, words))
+            run = dict(step_ms=2.0, tokens_per_s=6000.0)
+            return dict(runs=[run], memory_peak_bytes=5, memory_of_ranks=[dict(memory_peak_bytes=n) for n in (5, 7)])
+
+        args = types.SimpleNamespace(binary="hrm_train", rows=12, limit=1, device="cuda", ours=["hf.quantize=int8"])
+        with unittest.mock.patch.object(compare_parts, "run_bench", run_bench):
+            for side in compare_parts.SIDES:
+                numbers = compare_parts.run_side(args, side, pathlib.Path("."))
+                self.assertEqual(numbers, dict(step_ms=2.0, tokens_per_s=6000.0, peak_bytes=7))
+        self.assertEqual([ranks for ranks, _ in said], [1, 2, 2])
+        self.assertEqual([("parallel.tensor=2" in w, "parallel.peer_memory=false" in w, w[-1]) for _, w in said],
+                         [(False, False, "hf.quantize=int8"), (True, False, "hf.quantize=int8"),
+                          (True, True, "hf.quantize=int8")])
 
 
 def at(work, ranks, batch, side, variant, ms, sync=False, sitting="1", **more):

@@ -120,7 +120,8 @@ TEST(TensorFineTuning, HasTheWeightsOfOneRank) {
   const Overrides plain{"optim.name=sgd", "optim.lr=0.3", "parallel.tensor=2"};
   for (const Overrides& more :
        {Overrides{"lora.dropout=0.1"}, Overrides{"polychromic.share_prompts=off"},
-        Overrides{"lora.r=0", "hf.recompute=true"},
+        Overrides{"lora.r=0", "hf.recompute=true"}, Overrides{"hf.quantize=int8"},
+        Overrides{"hf.quantize=fp8", "lora.dropout=0.1", "polychromic.share_prompts=off"},
         Overrides{"grpo.start_step=2", "grpo.max_completion_length=8", "grpo.rewards=answer", "grpo.beta=0.1"}}) {
     const config::LoadedConfig loaded = testing::small_polychromic_config(dir, test::with(plain, more));
     constexpr int64_t kSteps = 3;
@@ -288,7 +289,7 @@ TEST(TensorSettings, RefusesWhatCannotBeCut) {
     test::expect_error(ExitCode::usage, {text}, [&] { testing::small_polychromic_config(dir, more); });
   };
   tasks_refuse({"parallel.tensor=2", "lora.dora=true"}, "set parallel.tensor to 1, or lora.dora to false");
-  tasks_refuse({"parallel.tensor=2", "hf.quantize=nf4"}, "set parallel.tensor to 1, or hf.quantize to none");
+  tasks_refuse({"parallel.tensor=2", "hf.quantize=nf4"}, "set hf.quantize to int8 or fp8, or parallel.tensor to 1");
   test::expect_error(ExitCode::usage, {"so small that the exchange would take longer", "set parallel.tensor to 1"},
                      [&] { testing::small_config(dir, {"parallel.tensor=2"}); });
   refuses({"lm.arch=hrm", "lm.style=prototype", "data.encoder_len=8", "data.train=" + testing::sums_folder().string()},

@@ -168,6 +168,13 @@ bool load_state_part(const std::filesystem::path& dir, Stateful& part, const std
 void load_weights_into(const std::filesystem::path& dir, Stateful& root, WeightSet which = WeightSet::raw,
                        const std::vector<std::string>& by_mean = {});
 
+// Which sets of weights a checkpoint has, whose values are not read.
+struct StoredSets {
+  bool average = false;       // there are averages
+  bool only_average = false;  // as in ModelWeights
+};
+StoredSets stored_sets(const std::filesystem::path& dir);
+
 // Reads model.pt, after verifying the checkpoint, with our tensor-only reader: nothing in the file is executed.
 ModelWeights load_weights(const std::filesystem::path& dir);
 

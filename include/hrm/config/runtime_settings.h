@@ -239,6 +239,7 @@ struct ParallelConfig {
   ReduceDtype reduce = ReduceDtype::fp32;
   int64_t zero = 0;
   int64_t tensor = 1;
+  bool peer_memory = true;
   int64_t replicas = 1;
   int64_t check_replicas_every = 0;
 
@@ -265,6 +266,9 @@ struct ParallelConfig {
     f("tensor", &ParallelConfig::tensor, IntRange{1, 1024}, "ranks",
       "ranks that hold one part of every layer each and read the same rows (tensor and sequence parallelism of "
       "language models); must divide the ranks, heads, key and value heads, and inner width");
+    f("peer_memory", &ParallelConfig::peer_memory, Flag{}, "",
+      "with parallel.tensor, sums of a decoding step go through memory that the GPUs of a host share; false = by NCCL, "
+      "as between GPUs that share none");
     f("replicas", &ParallelConfig::replicas, IntRange{1, 1024}, "groups",
       "groups of ranks that each hold one whole training state; parallel.zero splits it in each group alone, so that "
       "weights travel within a group and only sums of gradients between groups; must divide the ranks that read "

@@ -44,6 +44,13 @@ class TensorAcross {
   // What every part has, (parts, ...) for a tensor (...) of the same shape on each. No gradient.
   virtual at::Tensor gather(const at::Tensor& own) const = 0;
 
+  // A decoding step, without gradient: residual + every part's sums, (n, D), in float32 in the order of parts, rounded
+  // once; the same bits on every part. next_norm: as in ops::add_pieces_ahead(), or undefined.
+  virtual ops::DecodedAhead add_sums(const at::Tensor& residual, const at::Tensor& sums,
+                                     const at::Tensor& next_norm) const {
+    return ops::add_pieces_ahead(residual, {gather(sums)}, next_norm);
+  }
+
   // For hand-written passes (hrm/nn/across_linear.h), without gradient; tensors must live until wait(), and neither be
   // read nor written but for what is said. `all`, (parts k, D), gets the rows of all parts; `rows`, (k, D), may be
   // read.

@@ -97,6 +97,8 @@ class Linear : public torch::nn::Module, public HasComputeWeight, public HasCutP
   at::Device device() const { return device_; }
   // For a quantised format: quantises `weight` (out, in), of any floating-point dtype and device; NF4 with double
   // quantisation. Throws Error(checkpoint) that includes `name` if a value is not finite. Waits for the device.
+  // Scales in 8 bits are those of whole rows, so a layer that is cut by columns gets the whole rows, and keeps its part
+  // of them. NF4 has no part of a weight.
   void hold_quantized(const at::Tensor& weight, const std::string& name);
   // The same for a weight that is in the format fp8 or int8 already, on any device.
   void hold_weight8(const ops::Weight8& weight, const std::string& name);

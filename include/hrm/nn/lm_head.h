@@ -33,6 +33,7 @@ class LmHead : public torch::nn::Module, public HasComputeWeight, public HasCutP
   // Null if the weight is the whole one. Otherwise a loss sees logits of this part's vocabulary, which begins at
   // first(), and the gradient that it gives to hidden is a partial sum.
   const TensorAcross* across() const { return across_.get(); }
+  int64_t vocabulary() const { return vocabulary_; }  // of the whole
   int64_t first() const { return across_ ? across_->cut().range(vocabulary_).first : 0; }
 
   const at::Tensor& weight() const { return weight_; }
@@ -44,7 +45,7 @@ class LmHead : public torch::nn::Module, public HasComputeWeight, public HasCutP
 
  private:
   std::shared_ptr<const TensorAcross> across_;
-  int64_t vocabulary_ = 0;  // of the whole
+  int64_t vocabulary_ = 0;
   at::Tensor weight_, compute_weight_;
 };
 

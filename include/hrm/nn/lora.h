@@ -162,6 +162,8 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
     std::string name;  // "q_proj"
     at::Tensor A, B;
     at::Tensor magnitude = {};  // (rows), DoRA only
+    // Of a layer that is cut: which part of the whole A and B these are.
+    ParameterCut A_cut = {}, B_cut = {};
   };
   std::vector<Pair> pairs() const;
 
@@ -227,6 +229,8 @@ class LoraSet {
   std::vector<LoraAdapter::Pair> pairs() const;
   // The weights of modules_to_save, with their parameter names.
   const std::vector<std::pair<std::string, at::Tensor>>& saved() const { return saved_; }
+  // How one of these is cut.
+  ParameterCut saved_cut(const at::Tensor& weight) const { return cuts_.of(weight); }
 
  private:
   struct Layer {
@@ -239,6 +243,7 @@ class LoraSet {
                     const std::map<std::string, WeightFormat>& quantized);
 
   std::shared_ptr<LoraShared> shared_;
+  ParameterCuts cuts_;  // of the model
   std::vector<Layer> layers_;
   std::vector<std::pair<std::string, at::Tensor>> saved_;
 };

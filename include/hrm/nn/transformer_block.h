@@ -78,8 +78,8 @@ class TransformerBlock : public torch::nn::Module,
  private:
   at::Tensor compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
   at::Tensor compute_part(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
-  StepRows step_part(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory,
-                     const LayerCache& cache);
+  StepRows step_part(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory, const LayerCache& cache,
+                     const RmsNorm* next);
   at::Tensor add_normed(const at::Tensor& x, const at::Tensor& attended) const;  // the rest of a block of norms_behind
   at::Tensor compute_again_later(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory);
   at::Tensor trained_parameter() const;  // any parameter that requires a gradient, if there is one

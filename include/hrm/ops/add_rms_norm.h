@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "hrm/ops/decode_linear.h"
 #include "hrm/ops/weighted_rms_norm.h"
 
 namespace hrm::ops {
@@ -22,5 +23,11 @@ at::Tensor add_pieces(const at::Tensor& residual, const Pieces& pieces);
 
 // x = add_pieces(residual, pieces), and y its RMSNorm with `weight` (weighted_rms_norm_stream).
 NormedStream add_rms_norm(const at::Tensor& residual, const Pieces& pieces, const at::Tensor& weight, double eps);
+
+// y = add_pieces(residual, pieces) of a decoding step, and what decode_linear reads of it in front of the norm with
+// this weight, (D) float32: on Hopper, for bfloat16 of up to 128 rows and D a multiple of 64, in the same pass.
+// Elsewhere, and for an undefined norm, only y. No gradient. Deterministic. Runs on the current stream; can be
+// captured.
+DecodedAhead add_pieces_ahead(const at::Tensor& residual, const Pieces& pieces, const at::Tensor& next_norm);
 
 }  // namespace hrm::ops

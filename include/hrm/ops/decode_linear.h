@@ -20,6 +20,9 @@ struct AheadOfNorm {
   at::Tensor scaled, squares;
 };
 
+// Elements of a weight from which on tiles multiply, and with them norms are prepared.
+inline constexpr int64_t kDecodeTileElements = int64_t{1} << 21;
+
 // A weight as it is stored: of x's dtype, or in 8 bits. A tensor converts to it.
 struct DecodeWeight {
   DecodeWeight(const at::Tensor& weight) : values(weight) {}  // NOLINT(google-explicit-constructor)

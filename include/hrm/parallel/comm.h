@@ -13,6 +13,10 @@
 
 #include "hrm/parallel/step_clock.h"
 
+namespace hrm::ops {
+struct PeerRooms;
+}
+
 namespace hrm::parallel {
 
 enum class Reduction { sum, max };
@@ -86,6 +90,11 @@ class Comm {
   // name, and share no members. This Comm must live longer. Throws Error(unexpected) for members that cannot be a
   // group.
   virtual std::unique_ptr<Comm> split(const Subgroup& group) = 0;
+
+  // Memory through which kernels of all ranks add sums without an operation of this Comm (hrm/ops/peer_sums.h); null
+  // where there is none, on every rank alike. The first call is a collective operation, which a graph cannot hold:
+  // while one is captured, null before that. The memory lives as long as this.
+  virtual const ops::PeerRooms* peer_rooms() { return nullptr; }
 
   // What operation a device is in or did last, for the report of a rank that hangs; from any thread, without waiting.
   // Empty where there is nothing to tell.

@@ -18,6 +18,8 @@ namespace hrm::parallel {
 // Unless the environment has them, NCCL_GRAPH_MIXING_SUPPORT is set to 0, which makes small captured operations three
 // times as fast: an operation outside of graphs then makes the host wait for graphs that were launched before. With
 // runtime.allocator=expandable NCCL_GRAPH_REGISTER is set to 0, because replays hang otherwise.
-std::unique_ptr<Comm> make_nccl_comm(std::shared_ptr<Comm> cpu, at::Device device);
+//
+// peer_memory: whether it and what it is split into have Comm::peer_rooms(), where the GPUs can.
+std::unique_ptr<Comm> make_nccl_comm(std::shared_ptr<Comm> cpu, at::Device device, bool peer_memory = true);
 
 }  // namespace hrm::parallel

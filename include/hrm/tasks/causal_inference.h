@@ -28,6 +28,8 @@ bool is_hf_folder(const std::filesystem::path& path);
 // Error(usage) for a model of another task, Error(checkpoint) for weights that do not fit the configuration.
 CausalInference open_causal_checkpoint(const std::filesystem::path& run_or_step,
                                        const std::vector<std::string>& overrides, const std::string& weights);
+// With stored.place.tensor each rank opens its part.
+CausalInference open_causal_checkpoint(const StoredModel& stored, const std::string& weights);
 
 // Such a folder, or that of an adapter (checkpoint::is_peft_folder).
 bool is_model_folder(const std::filesystem::path& path);
@@ -43,5 +45,7 @@ config::Config model_folder_config(const std::filesystem::path& folder, const st
 // model's positions, up to 8,192 or `positions`. Throws as model_folder_config and open_frozen_lm.
 CausalInference open_model_folder(const std::filesystem::path& folder, const std::vector<std::string>& overrides,
                                   int64_t positions = 0);
+// The same for stored.foreign. With stored.place.tensor each rank opens its part.
+CausalInference open_model_folder(const StoredModel& stored, int64_t positions = 0);
 
 }  // namespace hrm::tasks

@@ -40,8 +40,9 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
                         std::shared_ptr<const nn::TensorAcross> across = nullptr, bool outline = false);
 
 // The same for only reading and writing text: nothing is trained, and rows have `positions`. Without an adapter all
-// weights are kept only in the compute dtype.
-CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions);
+// weights are kept only in the compute dtype. `across`: as above.
+CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions,
+                        std::shared_ptr<const nn::TensorAcross> across = nullptr);
 
 // Names, shapes and dtypes of the same model and its adapter, on the meta device: of hf.model only config.json is read.
 // Frozen weights beside an adapter have the dtype that they are kept in on a GPU; those stored as NF4 appear in fp32

@@ -21,7 +21,7 @@ struct LanguageInference : TrainedModel {
 
 // `run_or_step`: a run folder (its newest valid checkpoint) or a checkpoint folder. `weights`: auto (the EMA if there
 // is one), raw or ema. The tokenizer is in the run folder, or beside the weights. Throws Error(checkpoint) or
-// Error(usage) with one sentence, also for a puzzle model.
+// Error(usage) with one sentence, also for a puzzle model. With stored.place.tensor each rank opens its part.
 LanguageInference open_language_model(const std::filesystem::path& run_or_step,
                                       const std::vector<std::string>& overrides, const std::string& weights);
 LanguageInference open_language_model(const StoredModel& stored, const std::string& weights);

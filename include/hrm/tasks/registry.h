@@ -83,9 +83,10 @@ struct TaskSpec {
   // --- estimates and benchmarks ---
   PlannedModel (*plan)(const config::Config& config, const PlanData& data) = nullptr;
   // A language model of a configuration that no run belongs to, to time its writing; and settings that make room for
-  // the rows, which the configuration may change.
+  // the rows, which the configuration may change. `tensor`: as of make_cut, or null.
   std::shared_ptr<models::LanguageModel> (*timed_writer)(const config::Config& config, const Runtime& runtime,
-                                                         const TimedRows& rows) = nullptr;
+                                                         const TimedRows& rows,
+                                                         std::shared_ptr<parallel::Comm> tensor) = nullptr;
   std::vector<std::string> (*timed_settings)(const TimedRows& rows) = nullptr;
 };
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +12,23 @@
 #include "hrm/config/load.h"
 #include "hrm/runtime/device.h"
 
+namespace hrm::models {
+class LanguageModel;
+}
+namespace hrm::parallel {
+class Comm;
+}
+
 namespace hrm::tasks {
+
+// Where a model is opened. The default: by this process alone, which starts its device when it knows the configuration.
+struct ModelPlace {
+  std::optional<Runtime> runtime = {};               // of a device that was started already
+  std::shared_ptr<parallel::Comm> tensor = nullptr;  // ranks that hold one part of the model each; null: it is whole
+
+  // The runtime, which is started if it was not.
+  Runtime start(const config::Config& config) const;
+};
 
 struct StoredModel {
   std::filesystem::path folder;        // the step folder, or the other library's folder
@@ -18,6 +36,7 @@ struct StoredModel {
   std::vector<std::string> overrides;  // as given, with the base
   checkpoint::CheckpointMeta meta;     // of another library's folder: empty, step -1
   bool foreign = false;                // the folder is another library's
+  ModelPlace place = {};
 };
 
 // `path`: a run folder (its newest valid checkpoint), a checkpoint folder, or a folder that some task opens
@@ -26,6 +45,12 @@ struct StoredModel {
 // Error(usage) as config_from_json_text, and for a base beside a model without an adapter.
 StoredModel open_stored_model(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                               const std::string& base = "");
+// The same by all ranks of `comm`: rank 0 chooses the checkpoint and verifies it, and the others open that one. A
+// collective operation.
+StoredModel open_stored_model(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                              const std::string& base, parallel::Comm& comm);
+// With more overrides of its configuration.
+StoredModel with_overrides(const StoredModel& stored, const std::vector<std::string>& more);
 
 // The configuration of a checkpoint, with the settings that keep it what it was.
 config::LoadedConfig stored_settings(const checkpoint::FoundCheckpoint& found,
@@ -56,6 +81,12 @@ struct ChosenWeights {
 };
 // Error(checkpoint) where the checkpoint holds no average and `wanted` is ema, or nothing else and `wanted` is raw.
 ChosenWeights choose_weights(const std::filesystem::path& checkpoint, const std::string& wanted);
+
+// The same choice for a model of text, whose weights are then copied into `weights`, entries of the whole model or of
+// the part that `model` is. No other values are read. Returns whether they are the average. Throws as choose_weights()
+// and checkpoint::load_weights_into().
+bool load_chosen_weights(const std::filesystem::path& checkpoint, const std::string& wanted, Stateful& weights,
+                         models::LanguageModel& model);
 
 // Fills what does not depend on the kind of model, but for the runtime and the weights. Error(usage) with `otherwise`
 // after "'FOLDER' holds a model of task TASK, " where it is of another task than `task`.

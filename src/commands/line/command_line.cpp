@@ -90,7 +90,10 @@ void add_eval(CLI::App& app, Action& action) {
   sub->footer(
       "examples: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw\n"
       "          hrm_train eval --checkpoint runs/tuned --data test.jsonl --report runs/tuned/answers eval.answers=20\n"
-      "          hrm_train eval --checkpoint models/Qwen3-0.6B --data test.jsonl --report runs/base eval.answers=20");
+      "          hrm_train eval --checkpoint models/Qwen3-0.6B --data test.jsonl --report runs/base eval.answers=20\n"
+      "          torchrun --no-python --nproc-per-node=2 hrm_train eval --checkpoint models/Qwen3-8B --data "
+      "test.jsonl\n"
+      "          (each rank holds one part of a model of text)");
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
@@ -280,7 +283,9 @@ void add_generate(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"text", "jsonl"}));
   sub->footer(
       "examples: hrm_train generate runs/books --prompt 'It was the best of' --temperature 0.8 --top-p 0.95\n"
-      "          hrm_train generate runs/sums --input questions.txt --format jsonl");
+      "          hrm_train generate runs/sums --input questions.txt --format jsonl\n"
+      "          torchrun --no-python --nproc-per-node=2 hrm_train generate models/Qwen3-8B --input questions.txt\n"
+      "          (each rank holds one part of the model)");
   sub->callback([o, prompt, input, &action] {
     o->has_prompt = prompt->count() > 0;
     require(o->has_prompt || input->count() > 0, ExitCode::usage,

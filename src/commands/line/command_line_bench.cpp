@@ -318,7 +318,8 @@ void add_bench_generate(CLI::App& bench, Action& action) {
   sub->footer(
       "examples: hrm_train bench generate --rows 1,64 lm.arch=decoder lm.layers=12 lm.hidden_size=768\n"
       "          hrm_train bench generate --rows 16 --checkpoint models/Qwen3-0.6B\n"
-      "          hrm_train bench generate task=polychromic hf.model=models/Qwen3-0.6B hf.weights=random");
+      "          hrm_train bench generate task=polychromic hf.model=models/Qwen3-0.6B hf.weights=random\n"
+      "          torchrun --no-python --nproc-per-node=2 hrm_train bench generate lm.arch=decoder parallel.tensor=2");
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);

@@ -1,6 +1,7 @@
 #include "hrm/ops/add_rms_norm.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -18,6 +19,13 @@ void check_add_pieces(const OptionalTensor& residual, const at::Tensor& pieces) 
                             residual->scalar_type() == pieces.scalar_type() && residual->device() == pieces.device()),
               "add_pieces: residual (n, D) and pieces (parts, n, D) do not fit, got ", residual->sizes(), " ",
               residual->scalar_type(), " and ", pieces.sizes(), " ", pieces.scalar_type());
+}
+
+void check_next_norm(const at::Tensor& sums, const at::Tensor& next_norm) {
+  TORCH_CHECK(next_norm.dim() == 1 && next_norm.size(0) == sums.size(-1) && next_norm.scalar_type() == at::kFloat &&
+                  next_norm.device() == sums.device(),
+              "add_pieces_ahead: next_norm must be (D) float32 where pieces are (..., D), got ", next_norm.sizes(), " ",
+              next_norm.scalar_type(), " for ", sums.sizes());
 }
 
 namespace reference {
@@ -44,6 +52,17 @@ at::Tensor add_pieces_op(const OptionalTensor& residual, const at::Tensor& piece
 at::Tensor add_pieces_cpu(const OptionalTensor& residual, const at::Tensor& pieces) {
   check_add_pieces(residual, pieces);
   return reference::add_pieces(residual, pieces);
+}
+
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+ThreeTensors add_pieces_ahead_cpu(const OptionalTensor& residual, const at::Tensor& pieces,
+                                  const at::Tensor& next_norm) {
+  check_add_pieces(residual, pieces);
+  if (pieces.scalar_type() != at::kDouble) check_next_norm(pieces, next_norm);
+  at::Tensor y = reference::add_pieces(residual, pieces);
+  const at::Tensor none = at::empty({0}, y.options());
+  return {std::move(y), none, none};
 }
 
 struct AddPieces : torch::autograd::Function<AddPieces> {
@@ -75,20 +94,32 @@ at::Tensor add_pieces(const at::Tensor& residual, const Pieces& pieces) {
   return add_pieces_op(optional_tensor(residual), pieces.sums);
 }
 
+DecodedAhead add_pieces_ahead(const at::Tensor& residual, const Pieces& pieces, const at::Tensor& next_norm) {
+  if (!next_norm.defined()) return {add_pieces(residual, pieces), {}};
+  static const Op<ThreeTensors(const OptionalTensor&, const at::Tensor&, const at::Tensor&)> op(
+      "hrm::add_pieces_ahead");
+  auto [y, scaled, squares] = op(optional_tensor(residual), pieces.sums, next_norm);
+  if (squares.numel() == 0) return {y, {}};
+  return {y, {scaled, squares}};
+}
+
 NormedStream add_rms_norm(const at::Tensor& residual, const Pieces& pieces, const at::Tensor& weight, double eps) {
   return weighted_rms_norm_stream(add_pieces(residual, pieces), weight, eps);
 }
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("add_pieces(Tensor? residual, Tensor pieces) -> Tensor");
+  m.def("add_pieces_ahead(Tensor? residual, Tensor pieces, Tensor next_norm) -> (Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("add_pieces", &add_pieces_cpu);
+  m.impl("add_pieces_ahead", &add_pieces_ahead_cpu);
 }
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("add_pieces", &add_pieces_autograd);
+  m.impl("add_pieces_ahead", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace hrm::ops

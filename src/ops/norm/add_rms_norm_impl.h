@@ -8,6 +8,7 @@
 namespace hrm::ops {
 
 void check_add_pieces(const OptionalTensor& residual, const at::Tensor& pieces);
+void check_next_norm(const at::Tensor& sums, const at::Tensor& next_norm);
 
 namespace reference {
 

@@ -43,6 +43,13 @@ BenchCall add_pieces(const BenchShape& s, at::Device device, at::ScalarType dtyp
   return {{random.activations({rows, s.width}), random.activations({2, rows, s.width})}};
 }
 
+// Of the decoding steps of a wide model.
+BenchCall add_pieces_ahead(const BenchShape&, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  constexpr int64_t kRows = 12, kWidth = 4096;
+  return {{random.activations({kRows, kWidth}), random.activations({2, kRows, kWidth}), random.floats({kWidth})}};
+}
+
 const KernelGroups kGroups{
     {"RmsNorm", "norm"},
     {"rms_norm", "norm"},
@@ -55,6 +62,7 @@ const KernelGroups kGroups{
 std::vector<BenchOp> norm_cases() {
   return {
       {"hrm::add_pieces", add_pieces},
+      {"hrm::add_pieces_ahead", add_pieces_ahead},
       {"hrm::rms_norm_residual", rms_norm_residual},
       {"hrm::rms_norm_residual_forward", rms_norm_residual},
       {"hrm::rms_norm_backward", rms_norm_backward},

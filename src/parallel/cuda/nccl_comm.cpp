@@ -20,6 +20,7 @@
 #include "hrm/base/text.h"
 #include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/streams.h"
+#include "parallel/cuda/peer_memory.h"
 
 namespace hrm::parallel {
 namespace {
@@ -154,11 +155,12 @@ struct GraphSettings {
 
 class NcclComm : public Comm {
  public:
-  NcclComm(std::shared_ptr<Comm> cpu, at::Device device)
+  NcclComm(std::shared_ptr<Comm> cpu, at::Device device, bool peer_memory)
       : cpu_(std::move(cpu)),
         device_(device),
         side_(communication_stream(device.index())),
-        progress_(Priority::background) {
+        progress_(Priority::background),
+        peer_memory_(peer_memory) {
     const c10::cuda::CUDAGuard guard(device_);
     ncclUniqueId id{};
     if (main()) check(ncclGetUniqueId(&id), "the start");
@@ -179,6 +181,7 @@ class NcclComm : public Comm {
         side_(group.priority == Priority::urgent ? urgent_communication_stream(device_.index())
                                                  : communication_stream(device_.index())),
         progress_(group.priority),
+        peer_memory_(whole.peer_memory_),
         axis_(group.name),
         version_(whole.version_) {
     const c10::cuda::CUDAGuard guard(device_);
@@ -278,6 +281,14 @@ class NcclComm : public Comm {
   }
 
   void barrier() override { cpu_->barrier(); }
+  const ops::PeerRooms* peer_rooms() override {
+    if (peer_memory_ && !capturing()) {
+      peer_memory_ = false;
+      const c10::cuda::CUDAGuard guard(device_);
+      rooms_ = PeerMemory::make(*cpu_, device_);
+    }
+    return rooms_ ? &rooms_->rooms() : nullptr;
+  }
   std::string progress() const override { return progress_.text(); }
   std::unique_ptr<Comm> split(const Subgroup& group) override {
     place_in(group);
@@ -307,7 +318,7 @@ class NcclComm : public Comm {
             tensor.device().str(), " with gaps, or by a rank of ", device_.str());
     reach_failpoints(axis_);
     const c10::cuda::CUDAGuard guard(device_);
-    const bool captured = is_capturing();
+    const bool captured = capturing();
     if (!graphs_.mixes && !captured) wait_for_replays();
     CUDAEvent ready, done;
     ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
@@ -319,7 +330,7 @@ class NcclComm : public Comm {
     return std::make_unique<Ordered>(tensor, others, std::move(done));
   }
 
-  static bool is_capturing() {
+  static bool capturing() {
     return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   }
 
@@ -344,13 +355,15 @@ class NcclComm : public Comm {
   uint64_t launches_ = 0;
   ncclComm_t comm_ = nullptr;
   DeviceProgress progress_;
+  std::unique_ptr<PeerMemory> rooms_;  // null before peer_rooms(), and where there is none
+  bool peer_memory_;                   // to be tried
   std::string axis_, version_;
 };
 
 }  // namespace
 
-std::unique_ptr<Comm> make_nccl_comm(std::shared_ptr<Comm> cpu, at::Device device) {
-  return std::make_unique<NcclComm>(std::move(cpu), device);
+std::unique_ptr<Comm> make_nccl_comm(std::shared_ptr<Comm> cpu, at::Device device, bool peer_memory) {
+  return std::make_unique<NcclComm>(std::move(cpu), device, peer_memory);
 }
 
 }  // namespace hrm::parallel

@@ -12,7 +12,7 @@
 #include "hrm/config/load.h"
 #include "hrm/formats/file_kind.h"
 #include "hrm/formats/tokenizer_folder.h"
-#include "hrm/ops/start.h"
+#include "hrm/parallel/tensor_across.h"
 #include "tasks/task_settings.h"
 
 namespace hrm::tasks {
@@ -65,6 +65,12 @@ std::vector<std::string> adapter_settings(const fs::path& folder, const std::vec
   return settings;
 }
 
+// Of ranks with parts rank 0 reads all of the frozen weights for it.
+std::string base_digest_of(const ModelPlace& place, const config::Config& config) {
+  if (!place.tensor) return base_digest(config);
+  return place.tensor->all_gather_text(place.tensor->main() ? base_digest(config) : "")[0];
+}
+
 }  // namespace
 
 bool is_hf_folder(const fs::path& path) {
@@ -79,16 +85,17 @@ bool is_hf_folder(const fs::path& path) {
 
 CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::vector<std::string>& overrides,
                                        const std::string& weights) {
-  const StoredModel stored = open_stored_model(run_or_step, overrides);
+  return open_causal_checkpoint(open_stored_model(run_or_step, overrides), weights);
+}
+
+CausalInference open_causal_checkpoint(const StoredModel& stored, const std::string& weights) {
   CausalInference out;
   begin_opening(out, stored, config::polychromic_settings().name, "not of task polychromic");
   // The adapter comes from the checkpoint.
   out.config.lora.adapter.clear();
   out.config.precision.blocks = config::BlockPrecision::same;  // for training alone
-  out.runtime = ops::start_runtime_and_ops(out.config);
-  const ChosenWeights chosen = choose_weights(stored.folder, weights);
-  out.averaged = chosen.averaged;
-  use_kept_files(stored.folder, overrides, out.config.hf, out.config.lora.r == 0);
+  out.runtime = stored.place.start(out.config);
+  use_kept_files(stored.folder, stored.overrides, out.config.hf, out.config.lora.r == 0);
   const config::Quantization quantized =
       config::config_from_json_text(stored.meta.config_json, (stored.folder / "config.json").string())
           .config.hf.quantize;
@@ -100,14 +107,14 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
           ExitCode::checkpoint, "the adapter of '", stored.folder.string(), "' was trained beside the model in '",
           out.config.hf.model, "', and there is none here; give its folder, with --base or hf.model=FOLDER");
   const auto frozen = stored.meta.info.find(cat("digest of the ", kFrozenModel));
-  require(frozen == stored.meta.info.end() || frozen->second == base_digest(out.config), ExitCode::checkpoint,
-          "the weights of '", out.config.hf.model, "' are not those that the adapter of '", stored.folder.string(),
-          "' was trained beside; give that model's folder with hf.model=FOLDER");
+  require(frozen == stored.meta.info.end() || frozen->second == base_digest_of(stored.place, out.config),
+          ExitCode::checkpoint, "the weights of '", out.config.hf.model, "' are not those that the adapter of '",
+          stored.folder.string(), "' was trained beside; give that model's folder with hf.model=FOLDER");
   // Answers may be longer than those of the training, as long as the model was made for them.
-  out.lm = open_causal_lm(out.config, out.runtime, kMostPositions);
+  out.lm = open_causal_lm(out.config, out.runtime, kMostPositions, parallel::across_of(stored.place.tensor));
   out.chat = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(out.config, out.lm.facts));
   TrainedWeights state(out.lm);
-  checkpoint::load_weights_into(stored.folder, state, chosen.set());
+  out.averaged = load_chosen_weights(stored.folder, weights, state, *out.lm.model);
   out.lm.model->parameter_set().refresh_compute();
   return out;
 }
@@ -135,14 +142,23 @@ config::Config model_folder_config(const fs::path& folder, const std::vector<std
 
 CausalInference open_model_folder(const fs::path& folder, const std::vector<std::string>& overrides,
                                   int64_t positions) {
+  StoredModel stored;
+  stored.folder = folder;
+  stored.overrides = overrides;
+  stored.config = model_folder_config(folder, overrides);
+  stored.foreign = true;
+  return open_model_folder(stored, positions);
+}
+
+CausalInference open_model_folder(const StoredModel& stored, int64_t positions) {
   CausalInference out;
-  out.config = model_folder_config(folder, overrides);
-  out.checkpoint = folder;
-  out.runtime = ops::start_runtime_and_ops(out.config);
+  out.config = stored.config;
+  out.checkpoint = stored.folder;
+  out.runtime = stored.place.start(out.config);
   const HfModelConfig facts = read_hf_config(out.config.hf.model);
   out.chat = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(out.config, facts));
   const int64_t most = std::min(facts.max_position_embeddings, std::max(positions, kMostPositions));
-  out.lm = open_frozen_lm(out.config, out.runtime, most);
+  out.lm = open_frozen_lm(out.config, out.runtime, most, parallel::across_of(stored.place.tensor));
   return out;
 }
 

@@ -208,12 +208,13 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
   return lm;
 }
 
-CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
+CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions,
+                        std::shared_ptr<const nn::TensorAcross> across) {
   const config::FakeQuantization fake = config.precision.fake_quantize;
   require(fake == config::FakeQuantization::none, ExitCode::usage, "precision.fake_quantize = ", fake,
           " is for runs and their checkpoints; set hf.quantize to ", fake, " for the weights of '", config.hf.model,
           "'");
-  CausalLm lm = open_without_adapter(config, runtime, positions, /*trains=*/false);
+  CausalLm lm = open_without_adapter(config, runtime, positions, /*trains=*/false, std::move(across));
   if (config.lora.r == 0) {
     lm.model->build_frozen(runtime.compute_dtype);
     nn::share_quantized_workspace(*lm.model, runtime.compute_dtype);

@@ -49,9 +49,9 @@ int64_t prompts_without_room(const data::ChatSource& source, int64_t positions, 
 CausalInference open_answering(const StoredModel& stored) {
   if (stored.foreign) {
     const int64_t positions = causal_positions(stored.config, read_hf_config(stored.config.hf.model));
-    return open_model_folder(stored.folder, stored.overrides, positions);
+    return open_model_folder(stored, positions);
   }
-  return open_causal_checkpoint(stored.folder, stored.overrides, weights_to_evaluate(stored.config));
+  return open_causal_checkpoint(stored, weights_to_evaluate(stored.config));
 }
 
 // Of a folder, which belongs to no run, its own; unless it is given.

@@ -61,9 +61,10 @@ void check_polychromic(const Checker& check, const Config& c) {
                 " sends gradients on when a block was gone through once, but ", at("task"),
                 " goes through it twice; set parallel.zero to 1 or 0");
   if (c.parallel.tensor > 1) {
-    check.require(c.hf.quantize == Quantization::none, at("parallel.tensor"),
-                  " cuts weights that are not quantised, but ", at("hf.quantize"),
-                  "; set parallel.tensor to 1, or hf.quantize to none");
+    check.require(c.hf.quantize != Quantization::nf4, at("parallel.tensor"),
+                  " cuts weights whose scales are those of rows, but ", at("hf.quantize"),
+                  " shares scales between elements of several parts; set hf.quantize to int8 or fp8, or "
+                  "parallel.tensor to 1");
     check.require(!c.lora.dora, at("parallel.tensor"), " gives each rank a part of the rows that ", at("lora.dora"),
                   " norms; set parallel.tensor to 1, or lora.dora to false");
   }

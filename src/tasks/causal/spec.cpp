@@ -6,6 +6,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/data/chat_open.h"
+#include "hrm/parallel/tensor_across.h"
 #include "hrm/tasks/causal_inference.h"
 #include "hrm/tasks/polychromic.h"
 #include "tasks/causal/plan.h"
@@ -87,14 +88,16 @@ PlannedModel plan_polychromic(const config::Config& config, const PlanData& data
 
 // The model of hf.model, with its weights or with random ones. As in `generate`, an adapter is merged.
 std::shared_ptr<models::LanguageModel> timed_causal_writer(const config::Config& config, const Runtime& runtime,
-                                                           const TimedRows& rows) {
+                                                           const TimedRows& rows,
+                                                           std::shared_ptr<parallel::Comm> tensor) {
   require(rows.vocabulary == 0, ExitCode::usage, "--vocab-size is of models that have no vocabulary yet; that of '",
           config.hf.model, "' is in its config.json, leave it out");
   const int64_t positions = rows.prompt + rows.new_tokens,
                 most = read_hf_config(config.hf.model).max_position_embeddings;
   require(positions <= most, ExitCode::usage, "rows of ", positions, " tokens are longer than the model of '",
           config.hf.model, "' was made for (max_position_embeddings = ", most, "); make --prompt or --new smaller");
-  const auto lm = std::make_shared<CausalLm>(open_frozen_lm(config, runtime, positions));
+  const auto lm =
+      std::make_shared<CausalLm>(open_frozen_lm(config, runtime, positions, parallel::across_of(std::move(tensor))));
   if (lm->lora) {
     lm->lora->merge();
     lm->lora->set_mode(nn::LoraMode::merged);

@@ -14,11 +14,11 @@ namespace hrm::tasks {
 TextWriter open_causal_writer(const StoredModel& stored, const WriterRequest& request) {
   require(!stored.foreign || request.weights != "ema", ExitCode::checkpoint, "'", stored.folder.string(),
           "' holds no averaged weights, as checkpoints may; leave --weights out");
-  std::vector<std::string> overrides = stored.overrides;
+  std::vector<std::string> overrides;
   if (!request.chat_template.empty()) overrides.push_back("chat.template=" + request.chat_template);
-  const auto owner = std::make_shared<CausalInference>(
-      stored.foreign ? open_model_folder(stored.folder, overrides)
-                     : open_causal_checkpoint(stored.folder, overrides, request.weights));
+  const StoredModel asked = with_overrides(stored, overrides);
+  const auto owner = std::make_shared<CausalInference>(stored.foreign ? open_model_folder(asked)
+                                                                      : open_causal_checkpoint(asked, request.weights));
   CausalInference& loaded = *owner;
   TextWriter writer{.owner = owner};
   if (loaded.lm.lora) {

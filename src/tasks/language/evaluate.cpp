@@ -10,9 +10,10 @@
 namespace hrm::tasks {
 
 EvalOutcome evaluate_language(const StoredModel& stored, const EvalRequest& request) {
-  std::vector<std::string> overrides = stored.overrides;
+  std::vector<std::string> overrides;
   if (!request.data.empty()) overrides.push_back("data.test=" + request.data);
-  const LanguageInference loaded = open_language_model(stored.folder, overrides, weights_to_evaluate(stored.config));
+  const LanguageInference loaded =
+      open_language_model(with_overrides(stored, overrides), weights_to_evaluate(stored.config));
   auto slices = data::open_validation_slices(loaded.config.data, loaded.meta, loaded.config.eval.max_samples);
   require(!slices.empty(), ExitCode::usage, "the run has no validation data; give --data FOLDER");
   std::vector<std::string> origins;

@@ -5,7 +5,7 @@
 #include "hrm/base/hash.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/models/make_language_model.h"
-#include "hrm/ops/start.h"
+#include "hrm/parallel/tensor_across.h"
 #include "hrm/tasks/language.h"
 #include "tasks/task_settings.h"
 
@@ -40,14 +40,12 @@ LanguageInference open_language_model(const StoredModel& stored, const std::stri
   out.meta = meta_from_signature(stored.meta.info, stored.folder.string());
   out.text = data::encoder_of(out.meta, tokenizer_of_checkpoint(out.meta, stored.folder).parent_path());
   out.config.precision.blocks = config::BlockPrecision::same;  // for training alone
-  out.runtime = ops::start_runtime_and_ops(out.config);
-
-  const ChosenWeights chosen = choose_weights(stored.folder, weights);
-  out.averaged = chosen.averaged;
+  out.runtime = stored.place.start(out.config);
   out.model = models::make_language_model(out.config, models::language_sizes(out.config.data, out.meta.vocab_size),
-                                          /*seed=*/0, out.runtime.device, out.runtime.compute_dtype);
+                                          /*seed=*/0, out.runtime.device, out.runtime.compute_dtype,
+                                          parallel::across_of(stored.place.tensor));
   ModelState state(*out.model);
-  checkpoint::load_weights_into(stored.folder, state, chosen.set());
+  out.averaged = load_chosen_weights(stored.folder, weights, state, *out.model);
   out.model->parameter_set().refresh_compute();
   return out;
 }

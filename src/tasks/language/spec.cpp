@@ -5,6 +5,7 @@
 #include "hrm/base/text.h"
 #include "hrm/data/language_open.h"
 #include "hrm/models/make_language_model.h"
+#include "hrm/parallel/tensor_across.h"
 #include "hrm/tasks/language.h"
 #include "tasks/language/plan.h"
 #include "tasks/specs.h"
@@ -38,10 +39,12 @@ std::unique_ptr<Task> make_cut_language(const config::Config& config, const Runt
 
 // With random weights.
 std::shared_ptr<models::LanguageModel> timed_language_writer(const config::Config& config, const Runtime& runtime,
-                                                             const TimedRows& rows) {
+                                                             const TimedRows& rows,
+                                                             std::shared_ptr<parallel::Comm> tensor) {
   const int64_t vocabulary = rows.vocabulary > 0 ? rows.vocabulary : kTimedVocabulary;
   return models::make_language_model(config, models::language_sizes(config.data, vocabulary),
-                                     static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype);
+                                     static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype,
+                                     parallel::across_of(std::move(tensor)));
 }
 
 std::vector<std::string> timed_language_settings(const TimedRows& rows) {

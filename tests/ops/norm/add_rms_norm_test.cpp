@@ -20,6 +20,19 @@ TEST(AddPieces, AddsInOrderInFloatAndRoundsOnce) {
   EXPECT_THROW(ops::add_pieces(residual.narrow(0, 0, 5), {pieces}), c10::Error);
 }
 
+// No kernel of the CPU prepares a norm; the sums are the same.
+TEST(AddPieces, OfADecodingStep) {
+  const at::Tensor residual = draws({6, 64}, 0).to(at::kBFloat16), pieces = draws({2, 6, 64}, 1).to(at::kBFloat16);
+  const at::Tensor norm = draws({64}, 2);
+  for (const at::Tensor& next : {norm, at::Tensor()}) {
+    const ops::DecodedAhead made = ops::add_pieces_ahead(residual, {pieces}, next);
+    EXPECT_TRUE(at::equal(made.y, ops::add_pieces(residual, {pieces})));
+    EXPECT_FALSE(made.ahead.scaled.defined());
+  }
+  EXPECT_THROW(ops::add_pieces_ahead(residual, {pieces}, norm.narrow(0, 0, 63)), c10::Error);
+  EXPECT_THROW(ops::add_pieces_ahead(residual, {pieces}, norm.to(at::kDouble)), c10::Error);
+}
+
 TEST(AddPieces, EveryPieceGetsTheGradient) {
   const at::Tensor residual = draws({6, 8}, 0).requires_grad_(), pieces = draws({3, 6, 8}, 1).requires_grad_();
   const at::Tensor gradient = draws({6, 8}, 2);

@@ -20,8 +20,8 @@ namespace {
 // model of width 1,024 on, whose steps of decoding then take two thirds of the time for 48 rows (H200,
 // docs/benchmarks.md). Where autograd may follow, up to 64 rows: its gates come from a second product.
 bool takes_tiles(const SkinnyGemm& p) {
-  constexpr int64_t kLarge = int64_t{1} << 21, kMost = 64;
-  return p.inner * p.width >= kLarge && (p.gated || p.width < 8192 || p.scales != nullptr) &&
+  constexpr int64_t kMost = 64;
+  return p.inner * p.width >= kDecodeTileElements && (p.gated || p.width < 8192 || p.scales != nullptr) &&
          (p.steady || p.rows <= kMost);
 }
 

@@ -1,7 +1,7 @@
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
-#include "ops/norm/cuda/add_pieces.h"
+#include "ops/norm/cuda/add_pieces.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -9,8 +9,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kUnroll = 2;  // packs of a thread
 
-template <typename T, int N>
+template <typename T, int N, bool kAhead>
 __global__ void __launch_bounds__(kThreads) add_pieces_kernel(AddPieces p, int64_t packs) {
+  if constexpr (kAhead) let_next_begin();  // a product, which loads its weight first
   wait_for_earlier();
   const T* const pieces = static_cast<const T*>(p.pieces);
   const T* const residual = static_cast<const T*>(p.residual);
@@ -38,18 +39,15 @@ __global__ void __launch_bounds__(kThreads) add_pieces_kernel(AddPieces p, int64
   for (int j = 0; j < kUnroll; ++j) {
     const int64_t i = first + j * kThreads;
     if (i >= packs) break;
-    Pack<T, N> out;
-#pragma unroll
-    for (int k = 0; k < N; ++k) out.value[k] = from_float<T>(sum[j][k]);
-    store_pack<T, N>(static_cast<T*>(p.out) + i * N, out);
+    store_sums<T, N, kAhead>(p.ahead, p.out, i * N, sum[j]);
   }
 }
 
-template <typename T, int N>
+template <typename T, int N, bool kAhead = false>
 cudaError_t start_packs(const AddPieces& p, cudaStream_t stream) {
   const int64_t packs = p.count / N, blocks = (packs + kThreads * kUnroll - 1) / (kThreads * kUnroll);
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;  // the grid's limit
-  return start_early(&add_pieces_kernel<T, N>, static_cast<unsigned>(blocks), kThreads, 0, stream, p, packs);
+  return start_early(&add_pieces_kernel<T, N, kAhead>, static_cast<unsigned>(blocks), kThreads, 0, stream, p, packs);
 }
 
 }  // namespace
@@ -60,6 +58,7 @@ cudaError_t launch(const AddPieces& p, cudaStream_t stream) {
     constexpr int N = 16 / sizeof(T);
     const bool wide = p.count % N == 0 && p.distance % N == 0 && aligned16(p.pieces) && aligned16(p.out) &&
                       (p.residual == nullptr || aligned16(p.residual));
+    if (p.ahead.norm != nullptr) return wide ? start_packs<T, N, true>(p, stream) : cudaErrorInvalidValue;
     return wide ? start_packs<T, N>(p, stream) : start_packs<T, 1>(p, stream);
   });
 }
