@@ -47,14 +47,18 @@ std::string shapes_text(const CapturedStep::Key& key) {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-// The memory pool that all graphs share while there are any. LibTorch frees it with the last graph, and the next graph
-// starts a new pool.
+// The memory pool that all graphs of a device share while there are any. LibTorch frees it with the last graph, and the
+// next graph starts a new pool.
 struct Pool {
   c10::MempoolId_t id{0, 0};
   int64_t graphs = 0;
 };
-Pool& pool() {
-  static Pool instance;
+struct Pools {
+  std::mutex mutex;
+  std::map<c10::DeviceIndex, Pool> of_device;
+};
+Pools& pools() {
+  static Pools instance;
   return instance;
 }
 
@@ -65,9 +69,11 @@ std::atomic<uint64_t> launches{0};
 class Graph {
  public:
   explicit Graph(const c10::cuda::CUDAStream& stream) : stream_(stream) {
-    if (pool().graphs == 0) pool().id = at::cuda::graph_pool_handle();
-    pool_ = pool().id;
-    ++pool().graphs;
+    const std::lock_guard lock(pools().mutex);
+    Pool& pool = pools().of_device[stream.device_index()];
+    if (pool.graphs == 0) pool.id = at::cuda::graph_pool_handle();
+    pool_ = pool.id;
+    ++pool.graphs;
   }
 
   void begin() {
@@ -107,7 +113,8 @@ class Graph {
     if (exec_) cudaGraphExecDestroy(exec_);
     cudaGetLastError();  // of an abandoned capture
     if (began_) allocator::releasePool(stream_.device_index(), pool_);
-    --pool().graphs;
+    const std::lock_guard lock(pools().mutex);
+    --pools().of_device[stream_.device_index()].graphs;
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -145,8 +152,11 @@ std::string first_line_of(const std::exception& error) {
 
 // The cuBLAS workspaces that a warm-up makes belong to this stream, so that the capture finds them there.
 c10::cuda::CUDAStream compute_stream(c10::DeviceIndex device) {
-  static const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device);
-  return stream;
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, c10::cuda::CUDAStream> streams;
+  const std::lock_guard lock(mutex);
+  if (const auto found = streams.find(device); found != streams.end()) return found->second;
+  return streams.emplace(device, c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)).first->second;
 }
 
 c10::cuda::CUDAStream communication_stream(c10::DeviceIndex device) {
@@ -245,9 +255,12 @@ uint64_t graph_launches() {
 
 int64_t graph_pool_bytes_in_use() {
   int64_t bytes = 0;
-  if (pool().graphs == 0) return bytes;
-  for (const auto& segment : allocator::snapshot(pool().id).segments) {
-    if (segment.owner_private_pool_id == pool().id) bytes += static_cast<int64_t>(segment.allocated_size);
+  const std::lock_guard lock(pools().mutex);
+  for (const auto& [device, pool] : pools().of_device) {
+    if (pool.graphs == 0) continue;
+    for (const auto& segment : allocator::snapshot(pool.id).segments) {
+      if (segment.owner_private_pool_id == pool.id) bytes += static_cast<int64_t>(segment.allocated_size);
+    }
   }
   return bytes;
 }
