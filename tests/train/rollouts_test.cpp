@@ -176,8 +176,8 @@ TEST(RolloutsThatStopEarly, StopWhereTheRuleSays) {
     overrides.insert(overrides.end(), more.begin(), more.end());
     SmallRun run(fresh_folder("runs"), overrides);
     testing::make_q_values_differ(run);
-    // Half of the puzzles would halt after two segments, others later or never. The border is between two values: at one
-    // of them, rounding would decide.
+    // Half of the puzzles would halt after two segments, others later or never. The border is between two values: at
+    // one of them, rounding would decide.
     tasks::RolloutOptions two = few(40, 1);
     two.segments = 2;
     const auto second = RolloutEvaluator(run.task.model(), two).run(testing::some_puzzles(run, 40), numbers(5, 40));
