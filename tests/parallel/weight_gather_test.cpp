@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -23,11 +22,6 @@
 
 namespace hrm::parallel {
 namespace {
-
-// MKL chooses the code of a product by the CPU, and each kind rounds in its own way. Tests of this program compare
-// ranks with one rank within a few roundings, so they take the code that every CPU has. MKL reads this at its first
-// product.
-[[maybe_unused]] const int kSameProducts = setenv("MKL_CBWR", "COMPATIBLE", /*overwrite=*/0);
 
 using models::LanguageInputs;
 using models::LanguageModel;
