@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -22,6 +23,9 @@
 
 namespace hrm::parallel {
 namespace {
+
+// Bounds of this program hold with the products that every CPU has (tests/support/main.cpp).
+[[maybe_unused]] const int kCompatibleProducts = setenv("MKL_CBWR", "COMPATIBLE", /*overwrite=*/0);
 
 using models::LanguageInputs;
 using models::LanguageModel;
