@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cstdlib>
+
 #include "objectives/contrastive_gradient_cases.h"
 #include "objectives/geometric_memory_cases.h"
 
 namespace hrm::objectives {
 namespace {
+
+// Bounds of this program hold with the products that every CPU has (tests/support/main.cpp).
+[[maybe_unused]] const int kCompatibleProducts = setenv("MKL_CBWR", "COMPATIBLE", /*overwrite=*/0);
 
 using test::cosine;
 using test::GeometricMemory;
