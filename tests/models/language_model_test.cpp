@@ -205,9 +205,7 @@ TEST(DecoderLm, MasksByBothWays) {
     ops::set_attention_backend(ops::AttentionBackend::auto_);
     EXPECT_GT(want.gradients.abs().max().item<double>(), 0);
     EXPECT_TRUE(at::allclose(got.hidden, want.hidden, 1e-5, 1e-5)) << what;
-    // Some of the gradients are sums that nearly cancel.
-    const double differs = (got.gradients - want.gradients).norm().item<double>();
-    EXPECT_LE(differs, 2e-6 * want.gradients.norm().item<double>()) << what;
+    EXPECT_TRUE(at::allclose(got.gradients, want.gradients, 1e-4, 1e-7)) << what;
   };
   const at::Tensor documents = at::tensor({0, 0, 0, 0, 1, 1, 1, 2, 2}, at::kInt).view({1, 9}).expand({2, 9});
   for (const bool recompute : {false, true}) {
