@@ -21,6 +21,12 @@ namespace {
 // docs/benchmarks.md). Where autograd may follow, up to 64 rows: its gates come from a second product.
 bool takes_tiles(const SkinnyGemm& p) {
   constexpr int64_t kMost = 64;
+  // An adapter's A, for more rows than skinny_gemm_split.h takes. cuBLASLt has two kernels for it, behind which the
+  // product that follows cannot begin early.
+  constexpr int64_t kNarrow = 64;
+  if (p.steady && !p.gated && p.width <= kNarrow && p.inner >= sm90::kSplitInner && p.rows > sm90::kSplitRows) {
+    return true;
+  }
   return p.inner * p.width >= kDecodeTileElements && (p.gated || p.width < 8192 || p.scales != nullptr) &&
          (p.steady || p.rows <= kMost);
 }

@@ -2,18 +2,18 @@
 // Products of up to 128 rows, out = x weight^T (+ residual) or gated, as decoding many answers at once has them.
 //
 // The product is transposed: 64 columns of the result, rows of the weight, are the rows of wgmma, and x's rows its
-// columns. The blocks of a cluster share the summands of a tile, so that all multiprocessors read weights from the
-// start, and a block asks for all that its ring of stages has room for while the kernel in front still runs. Behind it
-// come the parts of x, which are in the L2 cache. Each block sends its sums to the blocks that finish the rows, rank
-// r rows r, r + ranks, ..., and those add the parts in the order of ranks.
+// columns. For some weights in 8 bits, a block has 128 columns by two warpgroups, so that x is read half as often. The
+// blocks of a cluster share the summands of a tile, so that all multiprocessors read weights from the start. A block
+// asks for all that its ring of stages has room for while the kernel in front still runs. Behind it come the parts of
+// x, which are in the L2 cache. Each block sends its sums to the blocks that finish the rows: every ranks-th row is one
+// rank's. Those add the parts in the order of ranks.
 //
 // A norm between two products needs no kernel of its own: the first one also writes its result times the norm's factors
 // and, for each tile, the sum of the squares; the second one multiplies that and divides the sums.
 //
-// A weight in 8 bits comes as bytes, into half of a stage. The warps that multiply widen it to x's type in the same
-// place, as wgmma reads it. What a block asked for at the start is widened while the kernel in front still runs, so
-// that only the multiplication is left once x has come. Later stages are widened while the tensor cores are busy with
-// the one before.
+// A weight in 8 bits stays bytes in shared memory. The warps that multiply widen it to x's type in registers, which
+// wgmma takes as its first operand: the next ones while the tensor cores are busy with those before, and those of the
+// first stage before x has come.
 //
 // Blocks write into the shared memory of others when all of their cluster have begun (cluster_wait()), and the one that
 // is written to stays until all that it expects has come. So nobody has to wait for the others before it leaves.
@@ -24,6 +24,8 @@
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
+#include "ops/cuda/matrix_copies.cuh"
+#include "ops/cuda/mma.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
@@ -33,157 +35,248 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-constexpr int kTile = 64;   // columns of a cluster; gated, half of them gates, half what they are for
-constexpr int kDepth = 64;  // summands of a stage
-constexpr int kWeightBytes = kTile * kDepth * 2;
-constexpr int kBits8Bytes = kTile * kDepth;        // of a stage of a weight in 8 bits, when it comes
-constexpr int kMultiplying = 4;                    // warps
-constexpr int kThreads = 32 * (kMultiplying + 1);  // one warp more loads
+constexpr int kGroupColumns = 64;  // of a warpgroup, rows of wgmma; also of a sum of squares
+constexpr int kGroupWarps = 4;
+constexpr int kBoxDepth = 64;  // summands of a box of x, 128 bytes
+constexpr int kSteps = kBoxDepth / 16;
 constexpr int kStagesMost = 16, kRanksMost = 8;
-// Floats from one row of a block's sums to the next: neither what a warp writes of eight rows at once, nor 16 bytes for
-// each of eight threads, are twice in one bank. (Other architectures' kernels are empty.)
-[[maybe_unused]] constexpr int kPitch = kTile + 4;
-constexpr int kAligned = 1024;           // of what the TMA swizzles
-constexpr int kBlockBytes = 110 * 1024;  // two blocks of a multiprocessor
-// More blocks than that are not made of a tile's summands; no number of the device, which would change the sums.
-constexpr int64_t kBlocks = 128;
-constexpr int64_t kDepthsOfRank = 4;  // a rank with less would do little but wait
+constexpr int kAligned = 1024;  // of what the TMA swizzles
+// A tile's summands are shared by as many blocks as make up to this many in all: three on two multiprocessors of an
+// H200, each of which has room for two. With 128, clusters filled some multiprocessors and left others idle. It is no
+// number of the device, which would change the sums.
+constexpr int64_t kBlocks = 192;
+constexpr int64_t kSummandsOfRank = 256;  // a rank with less would do little but wait
+
+// A kind of block: its rows, a multiple of 8, and what multiplies. The weight is [gate | up] if it is gated.
+template <int kRowsMost, int kWarpGroups, bool kIsGated, bool kInBits8>
+struct TilesBlock {
+  static constexpr int kRows = kRowsMost, kGroups = kWarpGroups;
+  static constexpr bool kGated = kIsGated, kBits8 = kInBits8;
+  static constexpr int kTile = kGroupColumns * kGroups;  // rows of the weight
+  static constexpr int kColumns = kGated ? kTile / 2 : kTile;
+  static constexpr int kMultiplying = kGroupWarps * kGroups;  // warps
+  static constexpr int kThreads = 32 * (kMultiplying + 1);    // one warp more loads
+  static constexpr int kBoxes = kBits8 ? 2 : 1;      // of x in a stage, whose rows of the weight have 128 bytes, too
+  static constexpr int kDepth = kBoxes * kBoxDepth;  // summands of a stage
+  static constexpr int kWeightBytes = kTile * 128;   // of a stage
+  // Floats from one row of a block's sums to the next: neither what a warp writes of eight rows at once, nor 16 bytes
+  // for each of eight threads, are twice in one bank.
+  static constexpr int kPitch = kTile + 4;
+  static constexpr int kOfMultiprocessor = kRows > 64 && (kGroups == 2 || kBits8) ? 1 : 2;  // blocks
+  static constexpr int kBytesMost = 220 * 1024 / kOfMultiprocessor;
+};
 
 struct TilesShape {
   int ranks, stages;
   int x_rows;  // of a box, a multiple of 8
+  bool near;   // an adapter's factors have room in shared memory
 };
 
-struct TilesBarriers {
+struct alignas(16) TilesBarriers {
   uint64_t full[kStagesMost], empty[kStagesMost];
-  uint64_t bytes[kStagesMost];  // a weight in 8 bits has come; `full` is then for x alone
-  uint64_t arrived;             // what the cluster sends
-  float rstd[kTileRowsMost];    // of the rows that this block finishes
+  uint64_t weight[kStagesMost];  // a weight in 8 bits has come; `full` is then for x alone
+  uint64_t arrived;              // what the cluster sends
+  float rstd[kTileRowsMost];     // of the rows that this block finishes
 };
 
-__host__ __device__ constexpr int tiles_of(int width) {
-  return (width + kTile - 1) / kTile;
+// Sums of squares of a row, one for each 64 columns.
+__host__ __device__ constexpr int squares_of(int width) {
+  return (width + kGroupColumns - 1) / kGroupColumns;
 }
-static_assert(tiles_of(65) == square_parts(65), "a sum of squares for each tile");
+static_assert(squares_of(65) == square_parts(65));
 __host__ __device__ constexpr int rows_of_rank(int rows, int ranks) {
   return (rows + ranks - 1) / ranks;
 }
-constexpr int bytes_beside_stages(const TilesShape& s) {
-  return s.ranks * rows_of_rank(s.x_rows, s.ranks) * kTile * 4 + static_cast<int>(sizeof(TilesBarriers)) + kAligned;
+// What the ranks send, of the rows that a block finishes.
+template <class Block>
+__host__ __device__ constexpr int floats_of_ranks(const TilesShape& s) {
+  return s.ranks > 1 ? s.ranks * rows_of_rank(s.x_rows, s.ranks) * Block::kTile : 0;
+}
+// u of that many slices is near: as many as a tile of a weight has as a rule.
+constexpr int kNearSlices = 2;
+template <class Block>
+constexpr int bytes_beside_stages(const TilesShape& s, int adapter_rank) {
+  const int near = s.near ? (Block::kTile + kNearSlices * s.x_rows) * adapter_rank * 2 : 0;
+  return floats_of_ranks<Block>(s) * 4 + static_cast<int>(sizeof(TilesBarriers)) + near + kAligned;
 }
 
-// 32 bytes of a stage, which are those of a thread: 16 summands of two rows.
-struct BytesTaken {
-  uint4 run[2];
-};
+// 64 summands of a weight in 8 bits as wgmma's first operand: 64 rows by 16 summands for each step.
+using Fragments = uint32_t[kSteps][4];
 
+// stage: of this warpgroup, rows of 128 bytes, swizzled. A step's 16 summands are a chunk of 16 bytes, of which a
+// thread needs two neighbours of the first eight and two of the others. The eight rows of a load are in different
+// banks.
 template <typename T>
-__device__ inline uint4 widen_eight(uint32_t low, uint32_t high, Weight8Format format) {
-  const bool floats = format == Weight8Format::e4m3;
-  const uint2 a = floats ? widen<T, Weight8Format::e4m3>(low) : widen<T, Weight8Format::int8>(low);
-  const uint2 b = floats ? widen<T, Weight8Format::e4m3>(high) : widen<T, Weight8Format::int8>(high);
-  return {a.x, a.y, b.x, b.y};
-}
-
-// Four threads have a row. Both loads and stores of eight threads are in different banks.
-__device__ inline BytesTaken load_bytes(const uint8_t* stage) {
-  BytesTaken runs;
+__device__ inline void widen_box(Fragments& to, const uint8_t* stage, int box, Weight8Format format) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 % kGroupWarps, lane = static_cast<int>(threadIdx.x) % 32;
+  const int group = lane / 4, part = lane % 4;
+  const uint8_t* const from = stage + (16 * warp + group) * 128 + part / 2 * 4;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    runs.run[i] = *reinterpret_cast<const uint4*>(stage + 16 * (static_cast<int>(threadIdx.x) + 128 * i));
+  for (int step = 0; step < kSteps; ++step) {
+    const uint8_t* const chunk = from + ((box * kSteps + step) ^ group) * 16;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[step][i] = *reinterpret_cast<const uint32_t*>(chunk + i % 2 * 8 * 128 + i / 2 * 8);
   }
-  return runs;
-}
-
-// Into the layout of descriptor_k_major().
-template <typename T>
-__device__ inline void store_widened(uint8_t* stage, const BytesTaken& runs, Weight8Format format) {
+  const auto widen_all = [&](auto widen_two, uint32_t selector) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = static_cast<int>(threadIdx.x) / 4 + 32 * i, chunk = static_cast<int>(threadIdx.x) % 4 * 2;
-    const uint4 v = runs.run[i];
-    uint8_t* const to = stage + row * 128;
-    *reinterpret_cast<uint4*>(to + (chunk ^ row % 8) * 16) = widen_eight<T>(v.x, v.y, format);
-    *reinterpret_cast<uint4*>(to + ((chunk + 1) ^ row % 8) * 16) = widen_eight<T>(v.z, v.w, format);
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[step][i] = widen_two(__byte_perm(to[step][i], 0, selector));
+    }
+  };
+  if (format == Weight8Format::e4m3) {
+    widen_all([](uint32_t two) { return widen_e4m3<T>(two); }, part % 2 == 0 ? 0x1404 : 0x3424);
+  } else {
+    widen_all([](uint32_t two) { return widen_int8<T>(two); }, part % 2 == 0 ? 0x4140 : 0x4342);
   }
-  fence_async_shared();
 }
 
-// What an adapter adds to four neighbouring columns of a row.
-template <typename T>
-__device__ inline float4 adapter_sums(const SkinnyAdapter& a, int64_t row, int column) {
-  float sum[4] = {};
-  for (int i = 0; i < a.slices; ++i) {
-    const SkinnyAdapterSlice& s = a.slice[i];
-    if (column < s.out || column >= s.out + s.columns) continue;
-    const T* const u = static_cast<const T*>(a.u) + (row * a.slices + i) * a.rank;
-    const T* const B = static_cast<const T*>(a.B) + int64_t{s.first + column - s.out} * a.rank;
-    for (int k = 0; k < a.rank; k += 8) {
-      const uint4 left = *reinterpret_cast<const uint4*>(u + k);
+// An adapter's factors of a block's tile. Near ones are copied to shared memory while the product is under way: B of
+// each column, or zeros, and u of the first slices that the tile has columns of.
+template <typename T, class Block>
+struct TilesAdapter {
+  const SkinnyAdapter& a;
+  int first_column, width, rows;
+  T* near;  // null: what is needed is read where it is
+  int x_rows;
+
+  // Of the product, of a column of the tile.
+  __device__ int column_of(int of) const {
+    return Block::kGated && of >= Block::kColumns ? width + first_column + of - Block::kColumns : first_column + of;
+  }
+  __device__ bool has(int slice, int column) const {
+    const SkinnyAdapterSlice& s = a.slice[slice];
+    return column >= s.out && column < s.out + s.columns;
+  }
+  __device__ const T* row_of_b(int slice, int column) const {
+    const SkinnyAdapterSlice& s = a.slice[slice];
+    return static_cast<const T*>(a.B) + int64_t{s.first + column - s.out} * a.rank;
+  }
+  __device__ bool in_tile(int slice) const {
+    const SkinnyAdapterSlice& s = a.slice[slice];
+    const auto meets = [&](int first) { return first < s.out + s.columns && first + Block::kColumns > s.out; };
+    return meets(first_column) || (Block::kGated && meets(width + first_column));
+  }
+  __device__ T* near_u(int slot) const { return near + (Block::kTile + slot * x_rows) * a.rank; }
+
+  // By all threads that multiply; copies of 16 bytes.
+  __device__ void ask_for_b() const {
+    if (near == nullptr) return;
+    const int runs = a.rank / 8;
+    for (int i = static_cast<int>(threadIdx.x); i < Block::kTile * runs; i += 32 * Block::kMultiplying) {
+      const int of = i / runs, column = column_of(of);
+      int slice = 0;
+      while (slice < a.slices && !has(slice, column)) ++slice;
+      const bool exists = slice < a.slices;
+      const T* const from = exists ? row_of_b(slice, column) + i % runs * 8 : static_cast<const T*>(a.B);
+      copy_async(shared_address(near + of * a.rank + i % runs * 8), from, exists);
+    }
+  }
+  __device__ void ask_for_u() const {
+    if (near == nullptr) return;
+    const int runs = a.rank / 8;
+    for (int slice = 0, slot = 0; slice < a.slices && slot < kNearSlices; ++slice) {
+      if (!in_tile(slice)) continue;
+      for (int i = static_cast<int>(threadIdx.x); i < rows * runs; i += 32 * Block::kMultiplying) {
+        const int row = i / runs, k = i % runs * 8;
+        const T* const from = static_cast<const T*>(a.u) + (int64_t{row} * a.slices + slice) * a.rank + k;
+        copy_async(shared_address(near_u(slot) + row * a.rank + k), from, true);
+      }
+      ++slot;
+    }
+  }
+
+  // u B^T of a warp's 16 columns, `of` those of this thread, and all rows, as wgmma's sums are laid out. The four
+  // threads of a row of a factor have four neighbouring summands each, in the same order on both sides.
+  __device__ void sums(float (&sum)[Block::kRows / 8][4], const int (&of)[2]) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, part = lane % 4;
+    for (int slice = 0, slot = 0; slice < a.slices; ++slice) {
+      if (!in_tile(slice)) continue;
+      const bool u_near = near != nullptr && slot < kNearSlices;
+      const T* const u = u_near ? near_u(slot) : static_cast<const T*>(a.u) + slice * a.rank;
+      const int stride = u_near ? a.rank : a.slices * a.rank;
+      ++slot;
+      bool exists[2];
+      const T* b[2];
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const uint4 right = *reinterpret_cast<const uint4*>(B + n * a.rank + k);
-        const auto add = [&](uint32_t x, uint32_t y) {
-          const float2 v = widen_pair<kInputOf<T>>(x), w = widen_pair<kInputOf<T>>(y);
-          sum[n] = __fmaf_rn(v.y, w.y, __fmaf_rn(v.x, w.x, sum[n]));
+      for (int i = 0; i < 2; ++i) {
+        exists[i] = has(slice, column_of(of[i]));
+        b[i] = near != nullptr ? near + of[i] * a.rank : row_of_b(slice, column_of(of[i]));
+      }
+      if (!__any_sync(0xffffffffu, exists[0] || exists[1])) continue;
+      for (int k = 4 * part; k - 4 * part < a.rank; k += 16) {
+        const auto load = [&](const T* from, bool is_there) {
+          return is_there && k < a.rank ? *reinterpret_cast<const uint2*>(from + k) : uint2{};
         };
-        add(left.x, right.x);
-        add(left.y, right.y);
-        add(left.z, right.z);
-        add(left.w, right.w);
+        const uint2 low = load(b[0], exists[0]), high = load(b[1], exists[1]);
+#pragma unroll
+        for (int j = 0; j < Block::kRows / 8; ++j) {
+          const int row = 8 * j + group;
+          const uint2 factor = load(u + row * stride, row < rows);
+          multiply<T>(sum[j], low.x, high.x, low.y, high.y, factor.x, factor.y);
+        }
       }
     }
   }
-  return {__fmul_rn(sum[0], a.scale), __fmul_rn(sum[1], a.scale), __fmul_rn(sum[2], a.scale),
-          __fmul_rn(sum[3], a.scale)};
-}
+};
 
-// kRows: of the product, at least x_rows. What it multiplies beyond those is whatever follows them and is read by
-// nobody.
-template <typename T, int kRows, bool kGated, bool kBits8>
-__global__ void __launch_bounds__(kThreads, 2)
+// Block::kRows: of the product, at least x_rows. What it multiplies beyond those is whatever follows them and is read
+// by nobody.
+template <typename T, class Block>
+__global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
     skinny_gemm_tiles(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
                       const cuda::SkinnyGemm p, const TilesShape shape) {
 #if HRM_SM90A
+  constexpr int kRows = Block::kRows, kTile = Block::kTile, kColumns = Block::kColumns, kPitch = Block::kPitch;
+  constexpr int kMultiplying = Block::kMultiplying, kWeightBytes = Block::kWeightBytes;
+  constexpr int kDepth = Block::kDepth, kBoxes = Block::kBoxes;
+  constexpr bool kGated = Block::kGated, kBits8 = Block::kBits8;
   extern __shared__ uint8_t shared_raw[];
   uint8_t* const x_ring = shared_raw + (-shared_address(shared_raw) & (kAligned - 1));
-  const int x_bytes = shape.x_rows * 128;
+  const int box_bytes = shape.x_rows * 128, x_bytes = kBoxes * box_bytes;
   uint8_t* const w_ring = x_ring + shape.stages * x_bytes;
   float* const of_ranks = reinterpret_cast<float*>(w_ring + shape.stages * kWeightBytes);
   const int ranks = shape.ranks, most_rows = rows_of_rank(shape.x_rows, ranks);
-  auto* const barriers = reinterpret_cast<TilesBarriers*>(of_ranks + ranks * most_rows * kTile);
+  auto* const barriers = reinterpret_cast<TilesBarriers*>(of_ranks + floats_of_ranks<Block>(shape));
+  T* const near = shape.near ? reinterpret_cast<T*>(barriers + 1) : nullptr;
   float* const sums = reinterpret_cast<float*>(x_ring);  // when the stages are used up
+  float* const adapted = sums + shape.x_rows * kPitch;   // of the rows that this block finishes
 
   const int rank = ranks > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int rows = static_cast<int>(p.rows), width = static_cast<int>(p.width), inner = static_cast<int>(p.inner);
   const int own_rows = (rows - rank + ranks - 1) / ranks;
-  constexpr int kColumns = kGated ? kTile / 2 : kTile;
+  // row / ranks, by a product that is exact for as few rows as there are.
+  const uint32_t inverse = 65535 / ranks + 1;
+  const auto of_rank = [&](int row) { return static_cast<int>(static_cast<uint32_t>(row) * inverse >> 16); };
   const int first_column = static_cast<int>(blockIdx.x) / ranks * kColumns;
   const int depths = (inner + kDepth - 1) / kDepth;
   const int begin = depths * rank / ranks, count = depths * (rank + 1) / ranks - begin;
 
-  constexpr int kLoadedBytes = kBits8 ? kBits8Bytes : kWeightBytes;
   const auto load_weight = [&](int stage, int depth) {
     uint8_t* const to = w_ring + stage * kWeightBytes;
-    uint64_t* const barrier = kBits8 ? &barriers->bytes[stage] : &barriers->full[stage];
+    uint64_t* const barrier = kBits8 ? &barriers->weight[stage] : &barriers->full[stage];
     const int summand = (begin + depth) * kDepth;
     tma_load(to, &map_w, barrier, summand, first_column);
-    if constexpr (kGated) tma_load(to + kLoadedBytes / 2, &map_w, barrier, summand, width + first_column);
+    if constexpr (kGated) tma_load(to + kWeightBytes / 2, &map_w, barrier, summand, width + first_column);
   };
   const auto expect = [&](int stage) {
     barrier_arrive_expect(&barriers->full[stage], x_bytes + (kBits8 ? 0 : kWeightBytes));
-    if constexpr (kBits8) barrier_arrive_expect(&barriers->bytes[stage], kBits8Bytes);
+    if constexpr (kBits8) barrier_arrive_expect(&barriers->weight[stage], kWeightBytes);
   };
   const auto load_x = [&](int stage, int depth) {
-    tma_load(x_ring + stage * x_bytes, &map_x, &barriers->full[stage], (begin + depth) * kDepth, 0);
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      tma_load(x_ring + stage * x_bytes + box * box_bytes, &map_x, &barriers->full[stage],
+               (begin + depth) * kDepth + box * kBoxDepth, 0);
+    }
   };
   const int at_once = min(count, shape.stages);
   if (warp == kMultiplying && lane == 0) {
     for (int stage = 0; stage < shape.stages; ++stage) {
       barrier_init(&barriers->full[stage], 1);
       barrier_init(&barriers->empty[stage], kMultiplying);
-      if constexpr (kBits8) barrier_init(&barriers->bytes[stage], 1);
+      if constexpr (kBits8) barrier_init(&barriers->weight[stage], 1);
     }
     barrier_init(&barriers->arrived, 1);
     barrier_init_fence();
@@ -200,43 +293,19 @@ __global__ void __launch_bounds__(kThreads, 2)
   // The next kernel loads its weight, while this one waits for x.
   if (p.steady) let_next_begin();
   const int thread = static_cast<int>(threadIdx.x);
-  [[maybe_unused]] BytesTaken taken{};
-  [[maybe_unused]] int take_stage = 0, put_stage = 0;
-  [[maybe_unused]] uint32_t take_parity = 0;
-  // A stage's bytes into registers. All threads must have taken theirs before one puts numbers into their place.
-  [[maybe_unused]] const auto take = [&] {
-    barrier_wait(&barriers->bytes[take_stage], take_parity);
-    taken = load_bytes(w_ring + take_stage * kWeightBytes);
-    if (++take_stage == shape.stages) {
-      take_stage = 0;
-      take_parity ^= 1;
-    }
+  const uint32_t own_rows_of_weight = warp / kGroupWarps * (kWeightBytes / Block::kGroups);  // where they begin
+  // Of a weight in 8 bits: what the first and the second box of x are multiplied with.
+  [[maybe_unused]] Fragments first, second;
+  [[maybe_unused]] const auto widen = [&](Fragments& to, int of_stage, int box) {
+    widen_box<T>(to, w_ring + of_stage * kWeightBytes + own_rows_of_weight, box, p.format);
   };
-  [[maybe_unused]] const auto put = [&](const BytesTaken& runs) {
-    store_widened<T>(w_ring + put_stage * kWeightBytes, runs, p.format);
-    if (++put_stage == shape.stages) put_stage = 0;
-  };
+  const TilesAdapter<T, Block> adapter{p.adapter, first_column, width, rows, near, shape.x_rows};
   if (warp < kMultiplying) {
-    constexpr int kHalves = kGated ? 2 : 1;
-    if (thread < kHalves * p.adapter.slices) {  // its B, of this block's columns
-      const SkinnyAdapterSlice& s = p.adapter.slice[thread / kHalves];
-      const int first = first_column + (thread % kHalves) * width;
-      const int from = max(first, s.out),
-                end = min(min(first + kColumns, (thread % kHalves + 1) * width), s.out + s.columns);
-      if (from < end) {
-        const int64_t row = s.first + from - s.out;
-        ask_for(static_cast<const T*>(p.adapter.B) + row * p.adapter.rank,
-                int64_t{end - from} * p.adapter.rank * static_cast<int64_t>(sizeof(T)));
-      }
-    }
+    adapter.ask_for_b();
     if constexpr (kBits8) {
-      take();
-      for (int depth = 0; depth < at_once; ++depth) {
-        named_barrier(1, 32 * kMultiplying);
-        const BytesTaken runs = taken;
-        if (depth + 1 < at_once) take();
-        put(runs);
-      }
+      barrier_wait(&barriers->weight[0], 0);
+      widen(first, 0, 0);
+      widen(second, 0, 1);
     }
   }
   wait_for_earlier();
@@ -263,10 +332,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     return;
   }
 
+  adapter.ask_for_u();
+  copy_async_commit();
   if (thread < own_rows) {
     float rstd = 1;
     if (p.x_squares != nullptr) {
-      const int parts = tiles_of(inner);
+      const int parts = squares_of(inner);
       const float* const from = p.x_squares + int64_t{rank + thread * ranks} * parts;
       float sum = 0;
 #pragma unroll 16
@@ -287,13 +358,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (!kGated && p.residual != nullptr && inside && first_task_row < own_rows) {
     added = residual(first_task_row, task_column);
   }
-  float4 adapted{}, adapted_up{};
-  const auto adapt = [&](int of_row) {
-    if (p.adapter.slices == 0 || !inside || of_row >= own_rows) return;
-    adapted = adapter_sums<T>(p.adapter, rank + of_row * ranks, task_column);
-    if constexpr (kGated) adapted_up = adapter_sums<T>(p.adapter, rank + of_row * ranks, width + task_column);
-  };
-  adapt(first_task_row);
   float4 scale{1, 1, 1, 1}, scale_up = scale;  // of the weight's rows
   if (kBits8 && inside) {
     scale = *reinterpret_cast<const float4*>(p.scales + task_column);
@@ -303,37 +367,60 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (!kGated && p.next_norm != nullptr && inside) factor = *reinterpret_cast<const float4*>(p.next_norm + task_column);
   __syncwarp();
 
-  float d[kRows / 2] = {};
+  float d[kRows / 2];
   int stage = 0, before = 0;
   uint32_t parity = 0;
   for (int depth = 0; depth < count; ++depth) {
-    // All have put this stage, and taken the next one if it is put below.
-    if (kBits8 && (depth == 0 || depth + 1 >= at_once)) named_barrier(1, 32 * kMultiplying);
     barrier_wait(&barriers->full[stage], parity);
-    const uint64_t w = descriptor_k_major(w_ring + stage * kWeightBytes);
     const uint64_t x = descriptor_k_major(x_ring + stage * x_bytes);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kDepth / 16; ++step) Mma<kRows, kInputOf<T>>::shared(d, w + 2 * step, x + 2 * step, true);
-    wgmma_commit();
-    if (depth > 0) {
-      wgmma_wait<1>();
-      if (lane == 0) barrier_arrive(&barriers->empty[before]);
-    }
+    const bool last = stage + 1 == shape.stages;
+    const int next = last ? 0 : stage + 1;
+    const uint32_t next_parity = last ? parity ^ 1 : parity;
     if constexpr (kBits8) {
-      const BytesTaken runs = taken;
-      if (depth + 2 >= at_once && depth + 2 < count) take();
-      if (depth + 1 >= at_once && depth + 1 < count) put(runs);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        Mma<kRows, kInputOf<T>>::registers(d, first[step], x + 2 * step, depth > 0 || step > 0);
+      }
+      wgmma_commit();
+      if (depth > 0) {
+        wgmma_wait<1>();
+        if (lane == 0) barrier_arrive(&barriers->empty[before]);
+        widen(second, stage, 1);
+      }
+      const uint64_t x_second = x + box_bytes / 16;
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        Mma<kRows, kInputOf<T>>::registers(d, second[step], x_second + 2 * step, true);
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (depth + 1 < count) {
+        barrier_wait(&barriers->weight[next], next_parity);
+        widen(first, next, 0);
+      }
+    } else {
+      const uint64_t w = descriptor_k_major(w_ring + stage * kWeightBytes + own_rows_of_weight);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        Mma<kRows, kInputOf<T>>::shared(d, w + 2 * step, x + 2 * step, depth > 0 || step > 0);
+      }
+      wgmma_commit();
+      if (depth > 0) {
+        wgmma_wait<1>();
+        if (lane == 0) barrier_arrive(&barriers->empty[before]);
+      }
     }
     before = stage;
-    if (++stage == shape.stages) {
-      stage = 0;
-      parity ^= 1;
-    }
+    stage = next;
+    parity = next_parity;
   }
   wgmma_wait<0>();
   registers_fence(d);
 
+  copy_async_wait<0>();
   named_barrier(1, 32 * kMultiplying);  // all have read the stages
   const int group = lane / 4, part = lane % 4;
 #pragma unroll
@@ -347,6 +434,21 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
   }
+  if (p.adapter.slices > 0) {
+    const int of[2] = {16 * warp + group, 16 * warp + group + 8};
+    float sum[kRows / 8][4] = {};
+    adapter.sums(sum, of);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int row = 8 * j + 2 * part + e, own = of_rank(row);
+        if (row >= rows || own * ranks + rank != row) continue;
+        adapted[own * kPitch + of[0]] = sum[j][e];
+        adapted[own * kPitch + of[1]] = sum[j][2 + e];
+      }
+    }
+  }
   named_barrier(1, 32 * kMultiplying);
   const float* parts = sums;
   int pitch = kPitch;
@@ -355,8 +457,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int i = thread; i < rows * (kTile / 4); i += 32 * kMultiplying) {
       const int row = i / (kTile / 4), quad = i % (kTile / 4) * 4;
       const uint4 bits = *reinterpret_cast<const uint4*>(&sums[row * kPitch + quad]);
-      float* const to = of_ranks + (rank * most_rows + row / ranks) * kTile + quad;
-      store_16_remote(to, &barriers->arrived, row % ranks, bits);
+      const int own = of_rank(row);
+      float* const to = of_ranks + (rank * most_rows + own) * kTile + quad;
+      store_16_remote(to, &barriers->arrived, row - own * ranks, bits);
     }
     if (own_rows <= 0) return;
     barrier_wait_cluster(&barriers->arrived, 0);
@@ -375,18 +478,19 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int column = thread % kQuads * 4;
     const float rstd = barriers->rstd[of_row];
     // Each step rounded on its own, so that all kinds of this kernel give the same bits.
-    const auto finished = [&](float4 v, const float4& by, const float4& more) {
+    const auto finished = [&](float4 v, const float4& by, int adapted_column) {
       if constexpr (kBits8) {
         v = {__fmul_rn(v.x, by.x), __fmul_rn(v.y, by.y), __fmul_rn(v.z, by.z), __fmul_rn(v.w, by.w)};
       }
       v = {__fmul_rn(v.x, rstd), __fmul_rn(v.y, rstd), __fmul_rn(v.z, rstd), __fmul_rn(v.w, rstd)};
       if (p.adapter.slices == 0) return v;
-      return float4{__fadd_rn(v.x, more.x), __fadd_rn(v.y, more.y), __fadd_rn(v.z, more.z), __fadd_rn(v.w, more.w)};
+      const float4 more = *reinterpret_cast<const float4*>(adapted + of_row * kPitch + adapted_column);
+      const auto add = [&](float a, float b) { return __fadd_rn(a, __fmul_rn(b, p.adapter.scale)); };
+      return float4{add(v.x, more.x), add(v.y, more.y), add(v.z, more.z), add(v.w, more.w)};
     };
-    if (of_row != first_task_row) adapt(of_row);
-    float4 value = finished(total(column), scale, adapted);
+    float4 value = finished(total(column), scale, column);
     if constexpr (kGated) {
-      const float4 up = finished(total(kColumns + column), scale_up, adapted_up);
+      const float4 up = finished(total(kColumns + column), scale_up, kColumns + column);
       const auto gated = [](float gate, float by) {
         gate = to_float(from_float<T>(gate));
         return to_float(from_float<T>(gate / (1.0f + __expf(-gate)))) * to_float(from_float<T>(by));
@@ -403,11 +507,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (!kGated && p.next_norm != nullptr) {
       const float2 low = widen_pair<kInputOf<T>>(rounded.x), high = widen_pair<kInputOf<T>>(rounded.y);
       float squares = inside ? low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y : 0;
+      constexpr int kSquareQuads = kGroupColumns / 4;
 #pragma unroll
-      for (int offset = kQuads / 2; offset > 0; offset /= 2) {
+      for (int offset = kSquareQuads / 2; offset > 0; offset /= 2) {
         squares += __shfl_xor_sync(0xffffu << (lane & 16), squares, offset);
       }
-      if (thread % kQuads == 0) p.squares[row * tiles_of(width) + first_column / kTile] = squares;
+      if (thread % kSquareQuads == 0 && inside)
+        p.squares[row * squares_of(width) + task_column / kGroupColumns] = squares;
       if (inside) {
         *reinterpret_cast<uint2*>(static_cast<T*>(p.scaled) + row * width + task_column) = {
             round_pair<kInputOf<T>>(low.x * factor.x, low.y * factor.y),
@@ -418,49 +524,67 @@ __global__ void __launch_bounds__(kThreads, 2)
 #endif
 }
 
-template <typename T, int kRows, bool kGated, bool kBits8>
-cudaError_t start_tiles(const cuda::SkinnyGemm& p, cudaStream_t stream) {
-  constexpr int kColumns = kGated ? kTile / 2 : kTile;
+template <typename T, class Block>
+cudaError_t start_block(const cuda::SkinnyGemm& p, cudaStream_t stream) {
+  constexpr int kColumns = Block::kColumns, kDepth = Block::kDepth;
   const int64_t tiles = (p.width + kColumns - 1) / kColumns, depths = (p.inner + kDepth - 1) / kDepth;
-  TilesShape shape{1, 0, static_cast<int>((p.rows + 7) / 8 * 8)};
-  while (shape.ranks < kRanksMost && tiles * shape.ranks < kBlocks && depths >= kDepthsOfRank * shape.ranks * 2) {
-    shape.ranks *= 2;
-  }
-  const int stage_bytes = kWeightBytes + shape.x_rows * 128, beside = bytes_beside_stages(shape);
-  // At least two stages, in which the sums of all rows have room, too.
-  const auto needed = std::max(int64_t{2}, (depths + shape.ranks - 1) / shape.ranks);
-  shape.stages =
-      static_cast<int>(std::min({needed, int64_t{kStagesMost}, int64_t{(kBlockBytes - beside) / stage_bytes}}));
-  // The bytes of a weight are taken two stages ahead of the product.
-  if (kBits8 && shape.stages < std::min(needed, int64_t{3})) return cudaErrorInvalidValue;
+  TilesShape shape{1, 0, static_cast<int>((p.rows + 7) / 8 * 8), false};
+  shape.ranks = static_cast<int>(
+      std::clamp(std::min(kBlocks / tiles, depths * kDepth / kSummandsOfRank), int64_t{1}, int64_t{kRanksMost}));
+  // The sums of all rows, and what an adapter adds to some, have room in the stages, too.
+  const int stage_bytes = Block::kWeightBytes + Block::kBoxes * shape.x_rows * 128;
+  const bool adapts = p.adapter.slices > 0;
+  const int sums = shape.x_rows + (adapts ? rows_of_rank(shape.x_rows, shape.ranks) : 0);
+  const int least = std::max(2, (sums * Block::kPitch * 4 + stage_bytes - 1) / stage_bytes);
+  const auto needed = std::max(int64_t{least}, (depths + shape.ranks - 1) / shape.ranks);
+  const auto beside = [&] { return bytes_beside_stages<Block>(shape, p.adapter.rank); };
+  const auto stages = [&] {
+    return static_cast<int>(
+        std::min({needed, int64_t{kStagesMost}, int64_t{(Block::kBytesMost - beside()) / stage_bytes}}));
+  };
+  shape.near = adapts;
+  if (stages() < least) shape.near = false;
+  shape.stages = stages();
+  if (shape.stages < least) return cudaErrorInvalidValue;
   CUtensorMap map_x, map_w;
   cudaError_t error = encode_rows(map_x, p.x, p.rows, p.inner, shape.x_rows);
-  const int64_t weight_rows = kGated ? 2 * p.width : p.width;
+  const int64_t weight_rows = Block::kGated ? 2 * p.width : p.width;
   if (error == cudaSuccess) {
-    error = kBits8 ? encode_map(map_w, p.weight, MapElement::bits8, MapSwizzle::none,
-                                {{p.inner, 0, kDepth}, {weight_rows, p.inner, kColumns}})
-                   : encode_rows(map_w, p.weight, weight_rows, p.inner, kColumns);
+    error = encode_rows(map_w, p.weight, weight_rows, p.inner, kColumns,
+                        Block::kBits8 ? MapElement::bits8 : MapElement::bits16);
   }
-  const auto kernel = skinny_gemm_tiles<T, kRows, kGated, kBits8>;
+  const auto kernel = skinny_gemm_tiles<T, Block>;
   if (error == cudaSuccess) error = want_shared_memory(kernel);
   if (error != cudaSuccess) return error;
-  return start(kernel, static_cast<int>(tiles) * shape.ranks, kThreads, shape.stages * stage_bytes + beside,
+  return start(kernel, static_cast<int>(tiles) * shape.ranks, Block::kThreads, shape.stages * stage_bytes + beside(),
                shape.ranks, stream, map_x, map_w, p, shape);
 }
 
+template <typename T, int kRows, int kGroups, bool kBits8>
+cudaError_t start_groups(const cuda::SkinnyGemm& p, cudaStream_t stream) {
+  return p.gated ? start_block<T, TilesBlock<kRows, kGroups, true, kBits8>>(p, stream)
+                 : start_block<T, TilesBlock<kRows, kGroups, false, kBits8>>(p, stream);
+}
+
 template <typename T, int kRows, bool kBits8>
-cudaError_t start_tiles(const cuda::SkinnyGemm& p, cudaStream_t stream) {
-  return p.gated ? start_tiles<T, kRows, true, kBits8>(p, stream) : start_tiles<T, kRows, false, kBits8>(p, stream);
+cudaError_t start_rows(const cuda::SkinnyGemm& p, cudaStream_t stream) {
+  if constexpr (kBits8) {
+    // Where ranks can make enough blocks of such tiles, and tiles alone do not.
+    constexpr int64_t kWide = 2 * kGroupColumns;
+    const int64_t tiles = (p.width * (p.gated ? 2 : 1) + kWide - 1) / kWide;
+    if (tiles * kRanksMost >= kBlocks && tiles < kBlocks) return start_groups<T, kRows, 2, kBits8>(p, stream);
+  }
+  return start_groups<T, kRows, 1, kBits8>(p, stream);
 }
 
 template <bool kBits8>
 cudaError_t start_tiles(const cuda::SkinnyGemm& p, cudaStream_t stream) {
   return by_half_element(p.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;
-    if (p.rows <= 32) return start_tiles<T, 32, kBits8>(p, stream);
-    if (p.rows <= 64) return start_tiles<T, 64, kBits8>(p, stream);
-    if (p.rows <= 96) return start_tiles<T, 96, kBits8>(p, stream);
-    return start_tiles<T, 128, kBits8>(p, stream);
+    if (p.rows <= 32) return start_rows<T, 32, kBits8>(p, stream);
+    if (p.rows <= 64) return start_rows<T, 64, kBits8>(p, stream);
+    if (p.rows <= 96) return start_rows<T, 96, kBits8>(p, stream);
+    return start_rows<T, 128, kBits8>(p, stream);
   });
 }
 
