@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "hrm/nn/lora.h"
+#include "hrm/nn/recompute.h"
 #include "hrm/ops/dropout.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
@@ -28,22 +29,33 @@ AdaptedProduct AdaptedProduct::of(const Linear& linear) {
   return {.weight = linear.frozen_weight(), .A = {}, .B = {}, .A_master = {}, .B_master = {}};
 }
 
-// Returns u.
-at::Tensor AdaptedProduct::add_adapter(const at::Tensor& x, const at::Tensor& y) const {
+// u, of which B makes what the adapter adds.
+at::Tensor AdaptedProduct::adapter_input(const at::Tensor& x) const {
   const at::Tensor seen = p > 0 ? drop(x, step, p, seed, columns) : x;
   at::Tensor u = matrix_of(ops::linear(seen, A, A));
   if (scale != 1) u.mul_(scale);
+  return u;
+}
+
+// Returns u.
+at::Tensor AdaptedProduct::add_adapter(const at::Tensor& x, const at::Tensor& y) const {
+  at::Tensor u = adapter_input(x);
   ops::lora_add_(y.view({-1, y.size(-1)}), u, B, slices);
   return u;
 }
 
 AdaptedProduct::Result AdaptedProduct::forward(const at::Tensor& x, const std::optional<at::Tensor>& residual) const {
+  if (residual && result_is_unread())
+    return {at::empty_like(*residual), is_adapted() ? adapter_input(x) : at::Tensor()};
   const at::Tensor y = weight.product(x, residual);
   return {y, is_adapted() ? add_adapter(x, y) : at::Tensor()};
 }
 
 AdaptedProduct::Result AdaptedProduct::forward(const ops::Fp8RowsBeside& x, at::ScalarType dtype,
                                                const std::optional<at::Tensor>& residual) const {
+  if (residual && result_is_unread()) {
+    return {at::empty_like(*residual), is_adapted() ? adapter_input(x.wide) : at::Tensor()};
+  }
   const at::Tensor y = weight.product(x, dtype, residual);
   return {y, is_adapted() ? add_adapter(x.wide, y) : at::Tensor()};
 }

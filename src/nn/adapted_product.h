@@ -57,6 +57,7 @@ struct AdaptedProduct {
   void keep(torch::autograd::AutogradContext* ctx, const std::string& name) const;
 
  private:
+  at::Tensor adapter_input(const at::Tensor& x) const;
   at::Tensor add_adapter(const at::Tensor& x, const at::Tensor& y) const;
 };
 

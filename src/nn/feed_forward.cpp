@@ -9,6 +9,7 @@
 #include "hrm/nn/across_linear.h"
 #include "hrm/nn/fp8_block.h"
 #include "hrm/nn/fp8_rows_block.h"
+#include "hrm/nn/recompute.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/swiglu.h"
@@ -32,6 +33,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     // The gradient buffers are not saved variables, because each use of a weight adds to them in place.
     ctx->saved_data["grad_gate_up"] = ops::gradient_buffer(gate_up_proj->weight());
     ctx->saved_data["grad_down"] = ops::gradient_buffer(down_proj->weight());
+    if (residual && result_is_unread()) return at::empty_like(*residual);
     return residual ? down_proj->forward_add(act, *residual) : down_proj->forward(act);
   }
 

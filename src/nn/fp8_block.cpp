@@ -9,6 +9,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/nn/fp8_linears.h"
+#include "hrm/nn/recompute.h"
 #include "hrm/ops/fp8_block.h"
 #include "hrm/ops/linear.h"
 
@@ -166,6 +167,7 @@ struct SwigluAdd : torch::autograd::Function<SwigluAdd> {
         ops::fp8_linear_swiglu(normed.y, gate_up_proj.fp8->weight(), down.x_slot(), x.scalar_type(), down.margin());
     Backward::keep(ctx, "down", down_proj, gates.act.slot);
     ctx->save_for_backward({x, scale, normed.rstd, gates.gate_up});
+    if (result_is_unread()) return at::empty_like(x);
     return product(gates.act, down, x.scalar_type(), as_matrix(x)).view(x.sizes());
   }
 

@@ -20,7 +20,7 @@ struct PartHolder : torch::CustomClassHolder {
   RecomputedPart part;
 };
 
-thread_local bool again = false;
+thread_local bool again = false, unread = false;
 
 // While alive, computes_again() is true.
 class SecondCall {
@@ -84,6 +84,16 @@ std::vector<at::Tensor> recompute(const RecomputedPart& part, const std::vector<
 
 bool computes_again() {
   return again;
+}
+
+PartResult::PartResult() : before_(std::exchange(unread, again)) {}
+
+PartResult::~PartResult() {
+  unread = before_;
+}
+
+bool result_is_unread() {
+  return unread;
 }
 
 }  // namespace hrm::nn

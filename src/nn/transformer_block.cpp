@@ -50,6 +50,7 @@ at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& p
     const ops::NormedStream second = cross_norm_->forward_stream(h);
     h = cross_attn_->forward_add(second.y, second.x, *memory);
   }
+  const PartResult result;
   return mlp_->normed_add(*mlp_norm_, h.reshape({-1, h.size(-1)})).view(h.sizes());
 }
 

@@ -2,7 +2,10 @@
 // and which cycles are differentiated.
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
+
+#include <atomic>
 
 #include "hrm/base/error.h"
 #include "hrm/models/decoder_lm.h"
@@ -235,6 +238,28 @@ TEST(Recompute, SameValuesAndGradients) {
     hrm.decoder.recompute = true;
     compare(*plain, *hrm_lm(hrm), hrm_inputs(3, 6));
   }
+}
+
+// In the second call nobody reads what the block returns, so its last product is left out.
+TEST(Recompute, LeavesTheLastProductOut) {
+  static std::atomic<int> products;
+  const auto handle = at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) {
+                                              if (std::string(function.name()) == "hrm::linear_add") ++products;
+                                              return std::unique_ptr<at::ObserverContext>();
+                                            }).scopes({at::RecordScope::FUNCTION}));
+  DecoderOptions options = small_decoder();
+  std::vector<int> counts;
+  for (const bool recompute : {false, true}) {
+    options.recompute = recompute;
+    const auto model = decoder_lm(options);
+    products = 0;
+    train_pass(*model, {.ids = tokens({2, 7})});
+    counts.push_back(products);
+  }
+  at::removeCallback(handle);
+  // Two in a block, behind attention and behind SwiGLU; of these only the first one again.
+  EXPECT_GT(counts[0], 0);
+  EXPECT_EQ(2 * counts[1], 3 * counts[0]);
 }
 
 // What is frozen in front of a recomputed block does not keep its other weights from learning.

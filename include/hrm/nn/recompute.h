@@ -22,4 +22,18 @@ std::vector<at::Tensor> recompute(const RecomputedPart& part, const std::vector<
 // Whether this thread is in the second call of a part, in a backward pass.
 bool computes_again();
 
+// While one lives, this thread computes what a part returns. In the second call nobody reads that: the call is for the
+// graph, and for what the graph saves. So ops may leave such a result unset, as result_is_unread() tells them.
+class PartResult {
+ public:
+  PartResult();
+  ~PartResult();
+  PartResult(const PartResult&) = delete;
+  PartResult& operator=(const PartResult&) = delete;
+
+ private:
+  bool before_;
+};
+bool result_is_unread();
+
 }  // namespace hrm::nn
