@@ -50,7 +50,8 @@ class LanguageClock {
     const bool one_kernel = is_one_kernel(in_, stack);
     if (one_kernel) memory_blocks(stack, forwards + recorded + again);
     for (int64_t layer = 0; layer < stack.layers; ++layer) {
-      if (!one_kernel) block(stack, layer, forwards + recorded + again, 1, false);
+      if (!one_kernel) block(stack, layer, forwards + recorded, 1, false);
+      if (!one_kernel) block(stack, layer, again, 1, false, /*unread=*/true);
       block(stack, layer, recorded, 2, true);
     }
   }
@@ -131,8 +132,10 @@ class LanguageClock {
     note(products, passes * static_cast<double>(s.layers) * rounds * kMemoryBlockMs * w_.model / 512, false);
   }
 
-  // A block `passes` times; in a backward pass each product is two.
-  void block(const BlockStack& s, int64_t layer_index, double passes, double factor, bool is_backward) {
+  // A block `passes` times; in a backward pass each product is two. unread: nobody reads its result, whose product is
+  // left out (nn/recompute.h).
+  void block(const BlockStack& s, int64_t layer_index, double passes, double factor, bool is_backward,
+             bool unread = false) {
     if (passes == 0) return;
     const double n = s.positions(), unit = n * w_.model * size(), qk = n * (w_.queries + w_.values) * size();
     if (s.mamba2) return mamba2(s, passes, factor, is_backward);
@@ -157,7 +160,9 @@ class LanguageClock {
     } else {
       const bool gated = !prototype(in_);
       layer(n, w_.model, (gated ? 2 : 1) * w_.inner, passes, factor, is_backward, gated);
-      layer(n, w_.inner, w_.model, passes, factor, is_backward, gated && !is_backward);
+      if (!unread || !gated || parts_ > 1) {
+        layer(n, w_.inner, w_.model, passes, factor, is_backward, gated && !is_backward);
+      }
       const bool fused = gated && size() < 4 && in_.gpu.capability == 90,
                  fused_in_8_bits = fp8_ > 0 && gated && fuses();
       if (!fused || !fused_in_8_bits)
