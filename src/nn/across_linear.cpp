@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "hrm/nn/recompute.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
 
@@ -84,6 +85,11 @@ class Sending {
   std::unique_ptr<Moving> moving_;
 };
 
+// In place of what Sending gives: of a recomputed block's result, which nobody reads, so nothing is sent.
+at::Tensor unread_pieces(const Places& places, int64_t width, const at::TensorOptions& options) {
+  return at::empty({places.parts, places.k, width}, options);
+}
+
 // y = x w^T, and grad_x = grad_y w, into place. Nothing for no rows.
 void product_of_rows(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight) {
   if (x.size(0) > 0) ops::linear_out(y, x, weight);
@@ -153,14 +159,15 @@ struct LinearLeave : torch::autograd::Function<LinearLeave> {
                             const TensorAcross* across, const Linear* linear) {
     const at::Tensor weight = linear->compute_weight();
     const Places places(*across, x.size(0));
-    Sending sending(*across, places, weight.size(0), x.options());
-    for (const Range& range : places.others()) product_of_rows(sending.of(range), range.of(x), weight);
-    sending.start();
-    product_of_rows(sending.own(), places.own().of(x), weight);
     ctx->save_for_backward({x, weight});
     ctx->saved_data["across"] = reinterpret_cast<int64_t>(across);
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["grad_weight"] = ops::gradient_buffer(linear->weight());
+    if (result_is_unread()) return unread_pieces(places, weight.size(0), x.options());
+    Sending sending(*across, places, weight.size(0), x.options());
+    for (const Range& range : places.others()) product_of_rows(sending.of(range), range.of(x), weight);
+    sending.start();
+    product_of_rows(sending.own(), places.own().of(x), weight);
     return sending.wait();
   }
 
@@ -208,13 +215,16 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
     std::vector<Gated> parts;  // ours, then the others
     parts.push_back(gated(rows.narrow(0, 0, places.own_rows())));
     gathering.moving->wait();
-    Sending sending(*across, places, down.size(0), rows.options());
+    std::optional<Sending> sending;
+    if (!result_is_unread()) sending.emplace(*across, places, down.size(0), rows.options());
     for (const Range& range : places.others()) {
       parts.push_back(gated(range.of(gathering.all)));
-      product_of_rows(sending.of(range), parts.back().act, down);
+      if (sending) product_of_rows(sending->of(range), parts.back().act, down);
     }
-    sending.start();
-    product_of_rows(sending.own(), parts.front().act, down);
+    if (sending) {
+      sending->start();
+      product_of_rows(sending->own(), parts.front().act, down);
+    }
     if (recorded) {
       variable_list saved{gathering.all.narrow(0, 0, tokens), gates, down};
       for (const Gated& part : parts) saved.insert(saved.end(), {part.act, part.gate_up});
@@ -224,7 +234,7 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
       ctx->saved_data["grad_gate_up"] = ops::gradient_buffer(gate_up_proj->weight());
       ctx->saved_data["grad_down"] = ops::gradient_buffer(down_proj->weight());
     }
-    return sending.wait();
+    return sending ? sending->wait() : unread_pieces(places, down.size(0), rows.options());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {

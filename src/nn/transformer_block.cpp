@@ -69,6 +69,7 @@ at::Tensor TransformerBlock::compute_part(const at::Tensor& x, const AttentionPa
     const at::Tensor sums = cross_attn_->forward(enter(second.y), *memory);
     second = add_normed(second, across.leave(sums.view({tokens, -1})), *mlp_norm_);
   }
+  const PartResult result;
   return ops::add_pieces(second.x, mlp_->forward_across(across, second.y, tokens));
 }
 

@@ -160,7 +160,7 @@ class LanguageClock {
     } else {
       const bool gated = !prototype(in_);
       layer(n, w_.model, (gated ? 2 : 1) * w_.inner, passes, factor, is_backward, gated);
-      if (!unread || !gated || parts_ > 1) {
+      if (!unread || !gated) {
         layer(n, w_.inner, w_.model, passes, factor, is_backward, gated && !is_backward);
       }
       const bool fused = gated && size() < 4 && in_.gpu.capability == 90,
