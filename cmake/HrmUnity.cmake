@@ -1,18 +1,22 @@
 # Unity builds: the source files of a folder are compiled several at a time, since most of a file's time goes into headers.
 #
 # hrm_unity(<out> <target> <sources>...) replaces the .cpp files of a list by batch files that include them.
-#   - A batch has files of one folder only. A large folder is cut by the hash of each file's name, so that a new file
-#     changes one batch and leaves the others alone.
+#   - A batch has files of one module only. A large folder is cut by the hash of each file's name, so that a new file
+#     changes one batch and leaves the others alone. The small folders of a module are taken together, cut by the hash
+#     of each folder's name: even an empty batch with the precompiled header takes two to three seconds, since GCC
+#     instantiates the templates that torch's headers use in each of them again.
 #   - Batch files name their sources relative to the project, so that another clone finds them in the compiler cache.
 #     CMake's own unity files hold absolute paths.
 #   - Files that depend on whether CUDA is built (they include hrm/build_config.h) have batches of their own. All others
 #     are compiled alike with and without CUDA, and found in the compiler cache by either build.
 #   - Files with options of their own (hrm_file_options) and files that are not C++ are compiled by themselves.
-# Two files of a folder must not give one name to two things at file scope: scripts/check_unity checks it.
+# Two files that may meet in a batch must not give one name to two things at file scope: scripts/check_unity checks it.
 option(HRM_UNITY "compile several source files as one" ON)
 # A folder of up to this many bytes of source is one batch; more are cut into 2, 4, 8... batches. On two cores such a batch
 # takes about half a minute and up to 2 GB.
 set(HRM_UNITY_BYTES 160000)
+# A folder of up to this many bytes is a small one (scripts/check_unity reads the number).
+set(HRM_UNITY_SMALL_BYTES 40000)
 # The project's folder; tests/fuzz, which is a CMake project of its own, sets it before.
 if(NOT HRM_ROOT)
   set(HRM_ROOT "${CMAKE_SOURCE_DIR}")
@@ -56,6 +60,34 @@ function(_hrm_compile_options file sees_cuda)
   set_property(SOURCE "${file}" APPEND PROPERTY COMPILE_OPTIONS "${options}")
 endfunction()
 
+# Part of hrm_unity: the small groups of a module become its group <module>_folders, unless there is only one.
+macro(_hrm_unite_small_folders)
+  set(united "")
+  foreach(group IN LISTS groups)
+    if(bytes_${group} LESS_EQUAL HRM_UNITY_SMALL_BYTES)
+      list(APPEND united ${module_${group}}_folders)
+      list(APPEND members_${module_${group}}_folders ${group})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES united)
+  foreach(name IN LISTS united)
+    list(LENGTH members_${name} number)
+    if(number LESS 2)
+      continue()
+    endif()
+    list(APPEND groups ${name})
+    set(has_folders_${name} TRUE)
+    set(files_${name} "")
+    set(bytes_${name} 0)
+    foreach(group IN LISTS members_${name})
+      list(REMOVE_ITEM groups ${group})
+      list(APPEND files_${name} ${files_${group}})
+      math(EXPR bytes_${name} "${bytes_${name}} + ${bytes_${group}}")
+      set(sees_cuda_${name} ${sees_cuda_${group}})
+    endforeach()
+  endforeach()
+endmacro()
+
 function(hrm_unity out target)
   set(result "")
   set(groups "")
@@ -73,9 +105,12 @@ function(hrm_unity out target)
       continue()
     endif()
     get_filename_component(group "${relative}" DIRECTORY)
+    string(REGEX MATCH "^[^/]+/[^/]+" module "${group}/")
     string(REPLACE "/" "_" group "${group}")
+    string(REPLACE "/" "_" module "${module}")
     if(sees_cuda)
       string(APPEND group "_cuda")
+      string(APPEND module "_cuda")
     endif()
     list(APPEND groups "${group}")
     list(APPEND files_${group} "${relative}")
@@ -85,8 +120,10 @@ function(hrm_unity out target)
     endif()
     math(EXPR bytes_${group} "${bytes_${group}} + ${bytes}")
     set(sees_cuda_${group} ${sees_cuda})
+    set(module_${group} "${module}")
   endforeach()
   list(REMOVE_DUPLICATES groups)
+  _hrm_unite_small_folders()
   foreach(group IN LISTS groups)
     set(parts 1)
     while(bytes_${group} GREATER HRM_UNITY_BYTES)
@@ -98,12 +135,19 @@ function(hrm_unity out target)
       set(text_${part} "")
     endforeach()
     foreach(source IN LISTS files_${group})
-      string(SHA1 hash "${source}")
+      set(hashed "${source}")
+      if(has_folders_${group})
+        get_filename_component(hashed "${source}" DIRECTORY)
+      endif()
+      string(SHA1 hash "${hashed}")
       string(SUBSTRING "${hash}" 0 4 hash)
       math(EXPR part "0x${hash} % ${parts}")
       string(APPEND text_${part} "#include \"${source}\"\n")
     endforeach()
     foreach(part RANGE ${last})
+      if(text_${part} STREQUAL "")
+        continue()
+      endif()
       set(file "${CMAKE_BINARY_DIR}/unity/${target}/${group}_${part}.cpp")
       file(CONFIGURE OUTPUT "${file}" CONTENT "${text_${part}}" @ONLY)
       # GCC counts what is included as a header, where a member of an unnamed namespace's type would be a mistake.

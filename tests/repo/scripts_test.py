@@ -371,6 +371,7 @@ class CheckUnity(ScriptCase):
          'void PrintTo(const Node& node, std::ostream* out) {}\n}  // namespace\nint shared() { return 1; }\n}\n')
 
     def check(self, b, name="src/nn/b.cpp"):
+        self.write("cmake/HrmUnity.cmake", "set(HRM_UNITY_SMALL_BYTES 1000)\n")
         self.write("src/nn/a.cpp", self.A)
         self.write(name, b)
         result = self.run_script("check_unity", str(self.root))
@@ -402,10 +403,18 @@ class CheckUnity(ScriptCase):
             with self.subTest(text):
                 self.assertEqual(self.check(text)[0], 0)
         other = "namespace {\nint helper() { return 0; }\n}\n"
-        self.assertEqual(self.check(other, "src/models/b.cpp")[0], 0, "another folder")
+        self.assertEqual(self.check(other, "src/models/b.cpp")[0], 0, "another module")
+        self.assertEqual(self.check(other, "src/nn/cuda/b.cpp")[0], 0, "files that see CUDA")
+        self.assertEqual(self.check(other + 1000 * "/", "src/nn/layers/b.cpp")[0], 0, "a large folder")
+
+    def test_names_of_small_folders_meet(self):
+        code, output = self.check("namespace {\nint helper() { return 0; }\n}\n", "src/nn/layers/b.cpp")
+        self.assertEqual(code, 1, output)
+        self.assertIn("src/nn, small folders: a.cpp, b.cpp each have a 'helper'", output)
 
     def test_empty_tree_fails(self):
-        self.assertEqual(self.run_script("check_unity", str(self.root / "nowhere")).returncode, 1)
+        self.write("cmake/HrmUnity.cmake", "set(HRM_UNITY_SMALL_BYTES 1000)\n")
+        self.assertEqual(self.run_script("check_unity", str(self.root)).returncode, 1)
 
 
 class CheckDocs(ScriptCase):

@@ -83,7 +83,7 @@ BenchCall start_state(const BenchShape& s, at::Device device, at::ScalarType dty
            at::arange(s.batch, at::device(device).dtype(at::kLong)), int64_t{0}, 1.0, int64_t{7}}};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kActGroups{
     {"ActLoss", "loss"},
     {"act_loss", "loss"},
     {"ActQTarget", "loss"},

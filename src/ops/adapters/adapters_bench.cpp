@@ -49,7 +49,7 @@ BenchCall lora_merge(const BenchShape& s, at::Device device, at::ScalarType dtyp
   return {{merged, weight, A, B, slices, 2.0}, flops};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kAdaptersGroups{
     {"LowRankGemm", "low-rank adapters"},
     {"LoraGradients", "low-rank adapters"},
     {"LoraMerge", "low-rank adapters"},

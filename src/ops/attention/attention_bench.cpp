@@ -130,7 +130,7 @@ BenchCall masked_attention_backward(const BenchShape& s, at::Device device, at::
           2.5 * in.flops};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kAttentionGroups{
     {"AttentionProjected", "attention with its product"},
     {"attention_projected", "attention with its product"},
     {"LinearRotated", "matrix products with rotation"},

@@ -85,11 +85,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
 }  // namespace sizes
 
 // Ops of ours whose reference formula reads values, or loops over positions.
-at::Tensor dropout(const at::Tensor& x, const at::Tensor& /*step*/, double /*p*/, int64_t /*seed*/) {
+at::Tensor sizes_of_dropout(const at::Tensor& x, const at::Tensor& /*step*/, double /*p*/, int64_t /*seed*/) {
   return at::empty_like(x);
 }
-void dropout_add_(const at::Tensor& /*sum*/, const at::Tensor& /*x*/, const at::Tensor& /*step*/, double /*p*/,
-                  int64_t /*seed*/) {}
+void sizes_of_dropout_add(const at::Tensor& /*sum*/, const at::Tensor& /*x*/, const at::Tensor& /*step*/, double /*p*/,
+                          int64_t /*seed*/) {}
 std::tuple<at::Tensor, at::Tensor> scan(const at::Tensor& x, const at::Tensor& dt, const at::Tensor& /*A*/,
                                         const at::Tensor& B, const at::Tensor& /*C*/, const at::Tensor& /*D*/,
                                         int64_t /*chunk*/, const std::optional<at::Tensor>& /*initial_state*/) {
@@ -120,8 +120,8 @@ std::unique_ptr<torch::Library> rules_of_aten() {
 
 std::unique_ptr<torch::Library> rules_of_ours() {
   auto library = library_of_meta("hrm");
-  library->impl("dropout", &dropout);
-  library->impl("dropout_add_", &dropout_add_);
+  library->impl("dropout", &sizes_of_dropout);
+  library->impl("dropout_add_", &sizes_of_dropout_add);
   library->impl("ssd_scan", &scan);
   const std::set<std::string> done{"hrm::dropout", "hrm::dropout_add_", "hrm::ssd_scan"};
   for (const OpInfo& op : op_table()) {

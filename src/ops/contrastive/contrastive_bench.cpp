@@ -10,14 +10,14 @@ namespace hrm::ops::bench {
 namespace {
 
 // Sizes of a memory for text; the recipe gives the rows.
-constexpr int64_t kSlots = 2048, kCoords = 16, kWidth = 64, kClasses = 256, kSteps = 64;
+constexpr int64_t kSlots = 2048, kCoords = 16, kOutputs = 64, kClasses = 256, kRelaxSteps = 64;
 
 struct Memory {
   explicit Memory(at::Device device)
       : random{device, at::kFloat},
         keys(random.floats({kSlots, kCoords})),
         slots({keys, keys.square().sum(-1), at::ones({kSlots}, at::device(device)),
-               (0.3 * random.floats({kSlots, kWidth})).to(device.is_cuda() ? at::kHalf : at::kFloat)}) {}
+               (0.3 * random.floats({kSlots, kOutputs})).to(device.is_cuda() ? at::kHalf : at::kFloat)}) {}
 
   Random random;
   at::Tensor keys;
@@ -29,14 +29,14 @@ BenchCall geometric_relax(const BenchShape& s, at::Device device, at::ScalarType
   const int64_t rows = s.batch;
   const Memory memory(device);
   const Random& random = memory.random;
-  const at::Tensor x = random.floats({rows, kCoords}), o = at::zeros({rows, kWidth}, at::device(device));
-  const std::vector<at::Tensor> nudge{random.weight(kClasses, kWidth), at::zeros({kClasses}, at::device(device)),
+  const at::Tensor x = random.floats({rows, kCoords}), o = at::zeros({rows, kOutputs}, at::device(device));
+  const std::vector<at::Tensor> nudge{random.weight(kClasses, kOutputs), at::zeros({kClasses}, at::device(device)),
                                       at::zeros({rows}, at::device(device).dtype(at::kLong)),
                                       at::ones({rows}, at::device(device))};
-  const double flops = static_cast<double>(kSteps) *
-                       (2 * product_flops(rows, kSlots, kWidth + kCoords) + 2 * product_flops(rows, kClasses, kWidth));
+  const double flops = static_cast<double>(kRelaxSteps) * (2 * product_flops(rows, kSlots, kOutputs + kCoords) +
+                                                           2 * product_flops(rows, kClasses, kOutputs));
   return {{x, at::zeros_like(x), o, memory.slots, c10::IValue(), at::eye(kCoords, at::device(device)),
-           at::tensor({0.05f, 4.0f, 0.01f, 1.0f}, at::device(device)), nudge, std::vector<at::Tensor>(), kSteps,
+           at::tensor({0.05f, 4.0f, 0.01f, 1.0f}, at::device(device)), nudge, std::vector<at::Tensor>(), kRelaxSteps,
            memory.constants, 0.0},
           flops};
 }
@@ -44,13 +44,13 @@ BenchCall geometric_relax(const BenchShape& s, at::Device device, at::ScalarType
 BenchCall contrastive_statistics(const BenchShape& s, at::Device device, at::ScalarType /*dtype*/) {
   const int64_t rows = s.batch;
   const Memory memory(device);
-  const at::Tensor x = memory.random.floats({2 * rows, kCoords}), o = memory.random.floats({2 * rows, kWidth});
+  const at::Tensor x = memory.random.floats({2 * rows, kCoords}), o = memory.random.floats({2 * rows, kOutputs});
   const at::Tensor zeros = at::zeros({2 * rows}, at::device(device));
   return {{x, o, zeros, at::ones_like(zeros), memory.slots, c10::IValue(), memory.constants},
-          2 * product_flops(2 * rows, kSlots, kWidth + kCoords)};
+          2 * product_flops(2 * rows, kSlots, kOutputs + kCoords)};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kContrastiveGroups{
     {"geometric_relax", "contrastive"},
     {"slot_sums", "contrastive"},
     {"add_parts", "contrastive"},

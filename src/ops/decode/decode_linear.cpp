@@ -141,7 +141,7 @@ void check_ahead(const at::Tensor& x, const OptionalTensor& norm, const Optional
               squares->sizes(), " ", squares->scalar_type());
 }
 
-void check_next_norm(const at::Tensor& weight, const at::Tensor& next_norm) {
+void check_linear_next_norm(const at::Tensor& weight, const at::Tensor& next_norm) {
   TORCH_CHECK(next_norm.dim() == 1 && next_norm.size(0) == weight.size(0) && next_norm.device() == weight.device(),
               "hrm::decode_linear_ahead: next_norm must be (F) where weight is (F, D), got ", next_norm.sizes(),
               " for ", weight.sizes());
@@ -192,7 +192,7 @@ ThreeTensors decode_linear_ahead_cpu(const at::Tensor& x, const at::Tensor& weig
                                      at::IntArrayRef slices, double adapter_scale) {
   const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale)};
   check_decode_linear(x, p, {}, 0);
-  check_next_norm(weight, next_norm);
+  check_linear_next_norm(weight, next_norm);
   return alone(composed_of(x, p));
 }
 
@@ -235,7 +235,7 @@ ThreeTensors decode_linear_ahead_cuda(const at::Tensor& x, const at::Tensor& wei
                                       at::IntArrayRef slices, double adapter_scale) {
   const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale)};
   check_decode_linear(x, p, {}, 0);
-  check_next_norm(weight, next_norm);
+  check_linear_next_norm(weight, next_norm);
   AheadOfNorm ahead;
   cuda::SkinnyGemmOptions options = skinny_options(p);
   options.next_norm = next_norm;

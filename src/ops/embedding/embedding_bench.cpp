@@ -40,7 +40,7 @@ BenchCall embed_tokens_backward(const BenchShape& s, at::Device device, at::Scal
            at::randint(0, kVocabulary, {s.batch, s.length()}, at::device(device).dtype(at::kInt))}};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kEmbeddingGroups{
     {"Embed", "embedding"},
     {"hrm::embed", "embedding"},
     {"Augment", "augmentation"},

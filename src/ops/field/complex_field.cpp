@@ -37,8 +37,8 @@ void check_apart(const std::string& op, const char* name, const at::Tensor& tens
               tensor.sizes(), " overlaps ", written_name, " of shape ", written.sizes(), ", which is written");
 }
 
-void check_scalar(const std::string& op, const char* name, const at::Tensor& tensor, at::ScalarType type,
-                  at::Device device) {
+void check_field_scalar(const std::string& op, const char* name, const at::Tensor& tensor, at::ScalarType type,
+                        at::Device device) {
   TORCH_CHECK(tensor.dim() == 0 && tensor.scalar_type() == type && tensor.device() == device, op, ": ", name,
               " must be a 0-dim ", type, " tensor on ", device, ", got shape ", tensor.sizes(), ", ",
               tensor.scalar_type(), " on ", tensor.device());
@@ -69,7 +69,7 @@ void check_field_verlet(const FieldVerletCall& call) {
   check_like_field(op, "momentum", call.momentum, call.field);
   check_like_field(op, "equilibrium", call.equilibrium, call.field);
   if (call.nudge) check_like_field(op, "nudge", *call.nudge, call.field);
-  if (call.skip) check_scalar(op, "skip", *call.skip, at::kFloat, call.field.device());
+  if (call.skip) check_field_scalar(op, "skip", *call.skip, at::kFloat, call.field.device());
   check_steps(op, call.steps);
   check_units(op, call.settings.dt, call.settings.mass, call.settings.hbar);
   check_potential(op, call.settings);
@@ -85,12 +85,12 @@ void check_field_dissipative(const FieldDissipativeCall& call) {
   const std::string op = "hrm::complex_field_dissipative_";
   const FieldDissipative& s = call.settings;
   check_field(op, call.field);
-  check_scalar(op, "history", call.history, at::kLong, call.field.device());
+  check_field_scalar(op, "history", call.history, at::kLong, call.field.device());
   TORCH_CHECK(call.previous.has_value() == call.evidence.has_value(), op,
               ": previous and evidence must come together, got ", call.previous ? "previous" : "evidence",
               " without the other");
   TORCH_CHECK(!call.previous || call.steps <= 1, op, ": with previous, steps must be at most 1, got ", call.steps);
-  if (call.skip) check_scalar(op, "skip", *call.skip, at::kFloat, call.field.device());
+  if (call.skip) check_field_scalar(op, "skip", *call.skip, at::kFloat, call.field.device());
   check_steps(op, call.steps);
   check_units(op, s.dt, s.mass, s.hbar);
   TORCH_CHECK(s.hbar != 0, op, ": hbar must not be 0");

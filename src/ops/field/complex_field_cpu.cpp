@@ -93,7 +93,7 @@ struct Cells {
 };
 
 // Columns `first` to `first + width` of a field, with a row of zeros behind the cells. Zeros where there is no field.
-std::vector<float> columns(const float* field, const Cells& cells, int64_t first, int64_t width) {
+std::vector<float> field_columns(const float* field, const Cells& cells, int64_t first, int64_t width) {
   std::vector<float> part(static_cast<size_t>((cells.count + 1) * width));
   for (int64_t cell = 0; field != nullptr && cell < cells.count; ++cell) {
     std::copy_n(field + cell * cells.row + first, width, part.begin() + cell * width);
@@ -131,9 +131,9 @@ void complex_field_verlet_(const FieldVerletCall& call) {
   const float* equilibrium = bound ? call.equilibrium.const_data_ptr<float>() : nullptr;
   const float* push = floats(call.nudge);
   cells.for_parts(call.steps, [&](int64_t first, int64_t width) {
-    std::vector<float> v = columns(field, cells, first, width), p = columns(momentum, cells, first, width);
-    const std::vector<float> rest = columns(equilibrium, cells, first, width);
-    const std::vector<float> nudge = columns(push, cells, first, width);
+    std::vector<float> v = field_columns(field, cells, first, width), p = field_columns(momentum, cells, first, width);
+    const std::vector<float> rest = field_columns(equilibrium, cells, first, width);
+    const std::vector<float> nudge = field_columns(push, cells, first, width);
     std::vector<float> force(v.size());
     const int64_t count = cells.count * width;
     const auto find_force = [&] {
@@ -164,8 +164,8 @@ void complex_field_dissipative_(const FieldDissipativeCall& call) {
     auto* field = call.field.mutable_data_ptr<float>();
     const float* given = floats(call.source);
     cells.for_parts(call.steps, [&](int64_t first, int64_t width) {
-      std::vector<float> v = columns(field, cells, first, width);
-      const std::vector<float> source = columns(given, cells, first, width);
+      std::vector<float> v = field_columns(field, cells, first, width);
+      const std::vector<float> source = field_columns(given, cells, first, width);
       std::vector<float> lap(v.size());
       for (int64_t step = 0; step < call.steps; ++step) {
         const double weight = std::clamp(s.memory_gain * std::log1p(static_cast<double>(length_at(step))), 0.0, 1.0);

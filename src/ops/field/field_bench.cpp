@@ -12,7 +12,7 @@ namespace {
 
 using c10::IValue;
 
-constexpr int64_t kSteps = 64;  // of a window
+constexpr int64_t kWindowSteps = 64;  // of a window
 constexpr auto kHarmonic = static_cast<int64_t>(FieldPotential::harmonic);
 
 // No recipe's shapes: the field of the contrastive trainer, 8 x 8 cells of 16 x 16 values.
@@ -22,14 +22,14 @@ at::Tensor field(const Random& random) {
 
 BenchCall complex_field_verlet(const BenchShape&, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
-  return {{field(random), field(random), field(random), field(random), random.scalar(0), kSteps, 0.005, 1.0, 0.1, 0.01,
-           kHarmonic, true}};
+  return {{field(random), field(random), field(random), field(random), random.scalar(0), kWindowSteps, 0.005, 1.0, 0.1,
+           0.01, kHarmonic, true}};
 }
 
 BenchCall complex_field_dissipative(const BenchShape&, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
   return {{field(random), at::zeros({}, at::device(device).dtype(at::kLong)), field(random), IValue(), IValue(),
-           random.scalar(0), kSteps, 0.005, 1.0, 0.1, 0.025, 0.3, 0.5, int64_t{20}, true}};
+           random.scalar(0), kWindowSteps, 0.005, 1.0, 0.1, 0.025, 0.3, 0.5, int64_t{20}, true}};
 }
 
 BenchCall complex_field_energies(const BenchShape&, at::Device device, at::ScalarType dtype) {
@@ -37,7 +37,7 @@ BenchCall complex_field_energies(const BenchShape&, at::Device device, at::Scala
   return {{field(random), field(random), field(random), 1.0, 0.1, 0.01, kHarmonic, true}};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kFieldGroups{
     {"ComplexField", "complex field"},
     {"complex_field", "complex field"},
 };

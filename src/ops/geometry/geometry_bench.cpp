@@ -38,7 +38,7 @@ BenchCall geometric_retrieval(const BenchShape& s, at::Device device, at::Scalar
            at::full({}, kSlots, at::device(device).dtype(at::kLong)), 5.0, kBenchEps}};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kGeometryGroups{
     {"rotor_", "geometry"}, {"lior_step", "geometry"},           {"LiorStep", "geometry"},
     {"Rotor", "geometry"},  {"geometric_retrieval", "geometry"}, {"GeometricRetrieval", "geometry"},
 };

@@ -87,7 +87,7 @@ BenchCall linear_rms_norm_add(const BenchShape& s, at::Device device, at::Scalar
   return call;
 }
 
-const KernelGroups kGroups{
+const KernelGroups kLinearGroups{
     {"LinearSwiglu", "matrix products with SwiGLU"},
     {"linear_swiglu", "matrix products with SwiGLU"},
     {"swiglu_registers", "matrix products with SwiGLU"},

@@ -31,22 +31,23 @@ BenchCall softmax_loss(const BenchShape& s, at::Device device, at::ScalarType dt
 }
 
 // One of two parts of that vocabulary.
-constexpr int64_t kPart = 16000;
+constexpr int64_t kLossPart = 16000;
 
 BenchCall softmax_loss_facts(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const int64_t rows = std::min<int64_t>(s.rows(), 4096);
-  return {{Random{device, dtype}.activations({rows, kPart}),
-           at::randint(0, 2 * kPart, {rows}, at::device(device).dtype(at::kInt)), kPart, false}};
+  return {{Random{device, dtype}.activations({rows, kLossPart}),
+           at::randint(0, 2 * kLossPart, {rows}, at::device(device).dtype(at::kInt)), kLossPart, false}};
 }
 
 BenchCall softmax_loss_part(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
   const int64_t rows = std::min<int64_t>(s.rows(), 4096);
-  return {{random.activations({rows, kPart}), at::randint(0, 2 * kPart, {rows}, at::device(device).dtype(at::kInt)),
-           kPart, at::ones({2, rows, 3}, at::device(device)), random.floats({rows}).abs()}};
+  return {{random.activations({rows, kLossPart}),
+           at::randint(0, 2 * kLossPart, {rows}, at::device(device).dtype(at::kInt)), kLossPart,
+           at::ones({2, rows, 3}, at::device(device)), random.floats({rows}).abs()}};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kLossGroups{
     {"SoftmaxLoss", "loss"},
     {"softmax_loss", "loss"},
     {"TokenLoss", "loss"},

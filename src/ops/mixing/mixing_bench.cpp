@@ -34,7 +34,7 @@ BenchCall mlp_mix_backward(const BenchShape& s, at::Device device, at::ScalarTyp
           mix_flops(s) * (2 + 2.0 / 3)};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kMixingGroups{
     {"MlpMix", "token mixing"},
     {"mlp_mix", "token mixing"},
 };

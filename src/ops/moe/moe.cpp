@@ -138,7 +138,7 @@ using UpBackward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Te
                               const at::Tensor&);
 using UpSwiglu = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                                     const at::Tensor&, bool);
-using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool);
+using MoeProduct = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool);
 using Accumulate = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                         bool);
 using Combine = at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&);
@@ -213,13 +213,13 @@ at::Tensor moe_up_swiglu_backward(const at::Tensor& grad_y, const at::Tensor& do
 
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed) {
-  static const Op<Product> op("hrm::moe_linear");
+  static const Op<MoeProduct> op("hrm::moe_linear");
   return op(rows, weight, tile_experts, starts, transposed);
 }
 
 at::Tensor moe_linear_portable(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                                const at::Tensor& starts, bool transposed) {
-  static const Op<Product> op("hrm::moe_linear_portable");
+  static const Op<MoeProduct> op("hrm::moe_linear_portable");
   return op(rows, weight, tile_experts, starts, transposed);
 }
 

@@ -50,7 +50,7 @@ BenchCall add_pieces_ahead(const BenchShape&, at::Device device, at::ScalarType 
   return {{random.activations({kRows, kWidth}), random.activations({2, kRows, kWidth}), random.floats({kWidth})}};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kNormGroups{
     {"RmsNorm", "norm"},
     {"rms_norm", "norm"},
     {"AddPieces", "norm"},

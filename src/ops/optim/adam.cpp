@@ -11,7 +11,7 @@
 namespace hrm::ops {
 namespace {
 
-void check_scalar(const char* name, const at::Tensor& tensor, at::ScalarType type, at::Device device) {
+void check_step_scalar(const char* name, const at::Tensor& tensor, at::ScalarType type, at::Device device) {
   TORCH_CHECK(tensor.dim() == 0 && tensor.scalar_type() == type && tensor.device() == device, "hrm::adam_: ", name,
               " must be a 0-dim ", type, " tensor on ", device, ", got shape ", tensor.sizes(), ", ",
               tensor.scalar_type(), " on ", tensor.device());
@@ -51,10 +51,10 @@ void check_adam(const AdamArgs& args) {
               " exp_avg_sqs, ", args.averages.size(), " averages, ", args.copies.size(), " copies, ",
               args.weight_decay.size(), " weight decays and ", args.lr_factor.size(), " rate factors");
   const at::Device device = args.step.device();
-  check_scalar("step", args.step, at::kFloat, device);
-  check_scalar("lr", args.lr, at::kFloat, device);
-  check_scalar("grad_scale", args.grad_scale, at::kFloat, device);
-  check_scalar("skip", args.skip, at::kFloat, device);
+  check_step_scalar("step", args.step, at::kFloat, device);
+  check_step_scalar("lr", args.lr, at::kFloat, device);
+  check_step_scalar("grad_scale", args.grad_scale, at::kFloat, device);
+  check_step_scalar("skip", args.skip, at::kFloat, device);
   if (const at::Tensor& ratio = args.update_ratio; ratio.defined()) {
     const bool squares = ratio.dim() == 1 && ratio.numel() == 2 && ratio.is_contiguous();
     TORCH_CHECK((ratio.dim() == 0 || squares) && ratio.scalar_type() == at::kDouble && ratio.device() == device,

@@ -51,7 +51,7 @@ BenchCall sparse_sign_sgd(const BenchShape& s, at::Device device, at::ScalarType
            random.scalar(0)}};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kOptimGroups{
     {"Adam", "optimizer"},
     {"adam_", "optimizer"},
     {"SparseSignSgd", "optimizer"},

@@ -303,7 +303,7 @@ BenchCall fp8_scale_now(const BenchShape& s, at::Device device, at::ScalarType d
   return {{in.x, in.slot, 0.0}};
 }
 
-const KernelGroups kGroups{
+const KernelGroups kQuantizedGroups{
     {"Nf4Linear", "matrix products"}, {"Weight8Linear", "matrix products"},
     {"Nf4", "quantisation"},          {"nf4_", "quantisation"},
     {"Fp8", "quantisation"},          {"_fp8", "quantisation"},

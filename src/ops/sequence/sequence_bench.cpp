@@ -61,7 +61,7 @@ BenchCall conv_swiglu_backward(const BenchShape& s, at::Device device, at::Scala
   return call;
 }
 
-const KernelGroups kGroups{
+const KernelGroups kSequenceGroups{
     {"ConvSwiglu", "SwiGLU"},
     {"conv_swiglu", "SwiGLU"},
     {"SumRows", "rows of shared tokens"},

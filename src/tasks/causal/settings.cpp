@@ -162,7 +162,7 @@ void check_unread_answers(const Checker& check, const Config& c) {
   }
 }
 
-void check_fake_quantize(const Checker& check, const Config& c) {
+void check_causal_fake_quantize(const Checker& check, const Config& c) {
   if (c.precision.fake_quantize == FakeQuantization::none) return;
   check.require(c.hf.quantize == Quantization::none, check.at("precision.fake_quantize"),
                 " is for weights that are trained, and ", check.at("hf.quantize"),
@@ -174,7 +174,7 @@ void check_fake_quantize(const Checker& check, const Config& c) {
 
 void check_causal(const Checker& check) {
   const Config& c = check.loaded().config;
-  check_fake_quantize(check, c);
+  check_causal_fake_quantize(check, c);
   check_polychromic(check, c);
   check_fp8_blocks(check);
   if (!c.hf.fp8_products) {

@@ -89,7 +89,7 @@ void check_fp8(const Checker& check, const Config& c) {
                 "; set precision.blocks to same, or lm.style to modern");
 }
 
-void check_fake_quantize(const Checker& check, const Config& c) {
+void check_language_fake_quantize(const Checker& check, const Config& c) {
   if (c.precision.fake_quantize == FakeQuantization::none) return;
   check.require(!c.lm.is_prototype(), check.at("precision.fake_quantize"), " is not for the blocks of ",
                 check.at("lm.style"), "; set precision.fake_quantize to none, or lm.style to modern");
@@ -117,7 +117,7 @@ void check_tensor_parts(const Checker& check, const Config& c) {
 void check_language(const Checker& check) {
   check_tensor_parts(check, check.loaded().config);
   check_lm(check, check.loaded().config);
-  check_fake_quantize(check, check.loaded().config);
+  check_language_fake_quantize(check, check.loaded().config);
   check_fp8(check, check.loaded().config);
 }
 

@@ -9,12 +9,12 @@
 
 namespace hrm::ops::testing {
 
-struct MemoryCase {
+struct MemoryBlocksCase {
   int64_t memories, length, width, inner, heads, blocks, steps;
   bool qk_norm = false;
 };
 
-inline std::string name_of(at::ScalarType dtype, const MemoryCase& c) {
+inline std::string name_of(at::ScalarType dtype, const MemoryBlocksCase& c) {
   return cat(dtype, ", ", c.memories, " x ", c.length, ", width ", c.width, ", inner ", c.inner, ", heads ", c.heads,
              ", ", c.blocks, " blocks, ", c.steps, " steps", c.qk_norm ? ", q and k normalised" : "");
 }
@@ -63,7 +63,7 @@ struct MemoryInput {
 };
 
 // Numbers of `dtype`, so that all precisions begin with the same ones.
-inline MemoryInput memory_input(const MemoryCase& c, at::ScalarType dtype, at::Device device = at::kCPU) {
+inline MemoryInput memory_input(const MemoryBlocksCase& c, at::ScalarType dtype, at::Device device = at::kCPU) {
   uint64_t seed = 0;
   const auto draw = [&](at::IntArrayRef sizes, double scale) {
     return normal(sizes, ++seed, at::kFloat, device).mul_(scale).to(dtype);
@@ -134,7 +134,7 @@ inline MemoryResult ours(const MemoryInput& input) {
 
 // Result and gradients against float64, with at most twice the error of plain ATen. `one_kernel`: of a size that takes
 // it, with and without saving.
-inline void expect_good_memory_blocks(const MemoryCase& c, at::ScalarType dtype, at::Device device = at::kCPU,
+inline void expect_good_memory_blocks(const MemoryBlocksCase& c, at::ScalarType dtype, at::Device device = at::kCPU,
                                       bool one_kernel = false) {
   const std::string what = name_of(dtype, c);
   const MemoryInput input = memory_input(c, dtype, device);

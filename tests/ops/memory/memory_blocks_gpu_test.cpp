@@ -9,7 +9,7 @@ using namespace testing;  // NOLINT
 
 // That the kernel takes: whole memories of 64, several of them in a cluster's rows, clusters that are not full, both
 // widths, up to four blocks.
-std::vector<MemoryCase> kernel_cases() {
+std::vector<MemoryBlocksCase> kernel_cases() {
   return {{8, 64, 512, 1536, 8, 2, 3}, {9, 8, 512, 1536, 8, 2, 1},       {3, 20, 512, 1536, 8, 1, 2, true},
           {1, 1, 512, 1536, 8, 1, 1},  {5, 33, 256, 768, 4, 3, 2, true}, {20, 64, 256, 768, 4, 4, 1}};
 }
@@ -17,7 +17,8 @@ std::vector<MemoryCase> kernel_cases() {
 TEST(MemoryBlocksGpu, AsGoodAsPlainAten) {
   HRM_NEEDS_GPU();
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    for (const MemoryCase& c : kernel_cases()) expect_good_memory_blocks(c, dtype, at::kCUDA, /*one_kernel=*/true);
+    for (const MemoryBlocksCase& c : kernel_cases())
+      expect_good_memory_blocks(c, dtype, at::kCUDA, /*one_kernel=*/true);
   }
 }
 
@@ -25,8 +26,9 @@ TEST(MemoryBlocksGpu, AsGoodAsPlainAten) {
 TEST(MemoryBlocksGpu, OtherSizesAsGoodAsPlainAten) {
   HRM_NEEDS_GPU();
   const WithoutTf32 without_tf32;
-  for (const MemoryCase& c : {MemoryCase{2, 65, 512, 1536, 8, 1, 2}, MemoryCase{3, 16, 128, 512, 4, 2, 2, true},
-                              MemoryCase{2, 9, 96, 40, 3, 1, 2}}) {
+  for (const MemoryBlocksCase& c :
+       {MemoryBlocksCase{2, 65, 512, 1536, 8, 1, 2}, MemoryBlocksCase{3, 16, 128, 512, 4, 2, 2, true},
+        MemoryBlocksCase{2, 9, 96, 40, 3, 1, 2}}) {
     expect_good_memory_blocks(c, at::kBFloat16, at::kCUDA);
     expect_good_memory_blocks(c, at::kFloat, at::kCUDA);
   }
@@ -36,7 +38,7 @@ TEST(MemoryBlocksGpu, OtherSizesAsGoodAsPlainAten) {
 TEST(MemoryBlocksGpu, SavesWhatTheOracleSaves) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
-  for (const MemoryCase& c : kernel_cases()) {
+  for (const MemoryBlocksCase& c : kernel_cases()) {
     const MemoryInput input = memory_input(c, at::kBFloat16, at::kCUDA), wide = input.to(at::kDouble);
     const auto [out, saved] =
         memory_blocks_forward(input.state, input.extra, input.pos, input.blocks, input.norm, input.options);
@@ -58,7 +60,7 @@ TEST(MemoryBlocksGpu, SavesWhatTheOracleSaves) {
 TEST(MemoryBlocksGpu, SameBitsEachTime) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
-  for (const MemoryCase& c : kernel_cases()) {
+  for (const MemoryBlocksCase& c : kernel_cases()) {
     const MemoryInput input = memory_input(c, at::kBFloat16, at::kCUDA);
     expect_same_each_time(
         [&] {

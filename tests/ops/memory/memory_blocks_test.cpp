@@ -5,10 +5,11 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-const MemoryCase kSmall{3, 5, 16, 24, 2, 2, 3};
+const MemoryBlocksCase kSmall{3, 5, 16, 24, 2, 2, 3};
 
 TEST(MemoryBlocks, EqualTheOracleInFloat64) {
-  for (const MemoryCase& c : {kSmall, MemoryCase{1, 1, 8, 8, 1, 1, 1}, MemoryCase{2, 7, 24, 40, 3, 3, 2, true}}) {
+  for (const MemoryBlocksCase& c :
+       {kSmall, MemoryBlocksCase{1, 1, 8, 8, 1, 1, 1}, MemoryBlocksCase{2, 7, 24, 40, 3, 3, 2, true}}) {
     const MemoryInput input = memory_input(c, at::kDouble).to(at::kDouble);
     const MemoryResult found = ours(input), want = oracle(input);
     EXPECT_LE(largest_difference(found.out, want.out), 1e-12) << name_of(at::kDouble, c);

@@ -11,7 +11,7 @@
 namespace hrm::ops {
 namespace {
 
-cuda::SoftmaxLossPart part_of(const at::Tensor& logits, const at::Tensor& ids, int64_t first, bool written) {
+cuda::SoftmaxLossPart logits_part(const at::Tensor& logits, const at::Tensor& ids, int64_t first, bool written) {
   cuda::SoftmaxLossPart part{};
   part.logits = written ? logits.mutable_data_ptr() : const_cast<void*>(logits.const_data_ptr());
   part.labels = ids.const_data_ptr();
@@ -31,7 +31,7 @@ at::Tensor softmax_loss_facts_cuda(const at::Tensor& logits, const at::Tensor& l
   at::Tensor facts = at::empty({logits.size(0), with_mean ? 4 : 3}, logits.options().dtype(at::kFloat));
   if (logits.size(0) == 0) return facts;
   const at::Tensor ids = labels.contiguous();
-  C10_CUDA_CHECK(cuda::launch(cuda::SoftmaxLossFacts{.part = part_of(logits, ids, first, /*written=*/false),
+  C10_CUDA_CHECK(cuda::launch(cuda::SoftmaxLossFacts{.part = logits_part(logits, ids, first, /*written=*/false),
                                                      .facts = facts.mutable_data_ptr<float>(),
                                                      .with_mean = with_mean},
                               c10::cuda::getCurrentCUDAStream()));
@@ -47,7 +47,7 @@ at::Tensor softmax_loss_part_cuda(const at::Tensor& logits, const at::Tensor& la
   if (logits.size(0) == 0) return loss;
   const at::Tensor ids = labels.contiguous(), all = facts.contiguous(),
                    factors = weights ? weights->contiguous() : at::Tensor();
-  C10_CUDA_CHECK(cuda::launch(cuda::SoftmaxLossOfParts{.part = part_of(logits, ids, first, weights.has_value()),
+  C10_CUDA_CHECK(cuda::launch(cuda::SoftmaxLossOfParts{.part = logits_part(logits, ids, first, weights.has_value()),
                                                        .facts = all.const_data_ptr<float>(),
                                                        .parts = static_cast<int>(all.size(0)),
                                                        .values = static_cast<int>(all.size(2)),
