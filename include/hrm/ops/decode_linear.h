@@ -64,9 +64,9 @@ struct DecodeLinearOptions {
 //
 // On a GPU, skinny-GEMM kernels for 16-bit types are used where they are faster:
 // - src/ops/linear/cuda/sm90/skinny_gemm_tiles.cu: on Hopper, up to 128 rows, for weights of at least 2^21 elements
-//   with a multiple of eight rows, and for all such weights with `ahead`. Weights in 8 bits are read as they are, if D
-//   is a multiple of 16, and an adapter is added in the epilogue, if its rank is a multiple of 8 and its slices begin
-//   and end at multiples of 4.
+//   with a multiple of eight rows, and for all such weights with `ahead`. From 33 rows on, also for up to 64 outputs of
+//   D >= 1,024, as an adapter's A has. Weights in 8 bits are read as they are, if D is a multiple of 16, and an adapter
+//   is added in the epilogue, if its rank is a multiple of 8 and its slices begin and end at multiples of 4.
 // - src/ops/linear/cuda/skinny_gemm.cu: other weights, up to 32 rows, 64 if gated, 8 with the norm fused.
 // - sm90/skinny_gemm_split.cu: the same for narrow weights on Hopper.
 // In these kernels, a row's result does not depend on the other rows. Other weights in 8 bits are multiplied by
