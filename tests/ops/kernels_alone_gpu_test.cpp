@@ -275,8 +275,9 @@ TEST(KernelsAloneGpu, MlpMix) {
 TEST(KernelsAloneGpu, MemoryBlocks) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
-  for (const MemoryCase& c : {MemoryCase{2, 64, 512, 1536, 8, 2, 2}, MemoryCase{3, 20, 512, 1536, 8, 1, 2, true},
-                              MemoryCase{5, 33, 256, 768, 4, 3, 1, true}}) {
+  for (const MemoryBlocksCase& c :
+       {MemoryBlocksCase{2, 64, 512, 1536, 8, 2, 2}, MemoryBlocksCase{3, 20, 512, 1536, 8, 1, 2, true},
+        MemoryBlocksCase{5, 33, 256, 768, 4, 3, 1, true}}) {
     const MemoryInput in = memory_input(c, at::kBFloat16, at::kCUDA);
     const auto run = [&] {
       const auto [out, saved] = memory_blocks_forward(in.state, in.extra, in.pos, in.blocks, in.norm, in.options);

@@ -23,11 +23,17 @@ struct SkinnyAdapter {
   float scale;
   SkinnyAdapterSlice slice[kSkinnySlicesMost];
 };
-// Whole runs of 16 bytes, and no four neighbouring columns in two slices.
+// Whole runs of 16 bytes, and no column in two slices.
 constexpr bool fits(const SkinnyAdapter& a) {
   if (a.slices == 0) return true;
   bool good = a.slices <= kSkinnySlicesMost && a.rank > 0 && a.rank % 8 == 0;
-  for (int i = 0; good && i < a.slices; ++i) good = a.slice[i].out % 4 == 0 && a.slice[i].columns % 4 == 0;
+  for (int i = 0; good && i < a.slices; ++i) {
+    const SkinnyAdapterSlice& s = a.slice[i];
+    good = s.out % 4 == 0 && s.columns % 4 == 0;
+    for (int j = 0; good && j < i; ++j) {
+      good = s.out >= a.slice[j].out + a.slice[j].columns || a.slice[j].out >= s.out + s.columns;
+    }
+  }
   return good;
 }
 

@@ -92,6 +92,14 @@ at::Tensor skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const Skin
     params.adapter.u = u.const_data_ptr();
     params.adapter.B = B.const_data_ptr();
   }
+  // A copy of a weight is written by the kernel in front, so it must not be read before that one is done.
+  const auto is_copy = [](const at::Tensor& to, const at::Tensor& from) {
+    return to.const_data_ptr() != from.const_data_ptr();
+  };
+  if (params.steady && (is_copy(columns, weight) || (options.adapter && is_copy(B, options.adapter->B)))) {
+    if (bits8 || options.adapter) return {};
+    params.steady = false;
+  }
   const at::Tensor added = options.residual.defined() ? options.residual.contiguous() : at::Tensor();
   at::Tensor out = at::empty(with_last_size(x, params.width), rows.options());
   params.x = rows.const_data_ptr();

@@ -542,8 +542,11 @@ cudaError_t start_block(const cuda::SkinnyGemm& p, cudaStream_t stream) {
     return static_cast<int>(
         std::min({needed, int64_t{kStagesMost}, int64_t{(Block::kBytesMost - beside()) / stage_bytes}}));
   };
+  // Near factors of an adapter are worth less than a stage, where there are few.
+  constexpr int kEnough = 4;
+  const int alone = stages();
   shape.near = adapts;
-  if (stages() < least) shape.near = false;
+  if (stages() < std::min(alone, kEnough)) shape.near = false;
   shape.stages = stages();
   if (shape.stages < least) return cudaErrorInvalidValue;
   CUtensorMap map_x, map_w;
