@@ -86,7 +86,7 @@ class Case(unittest.TestCase):
 class KernelGroups(unittest.TestCase):
     def test_the_tables_of_the_program_are_read_completely(self):
         groups = kernel_profile.kernel_groups()
-        own = [re.search(r"KernelGroups kGroups\{(.*?)\};", file.read_text(), re.DOTALL)
+        own = [re.search(r"KernelGroups k\w*Groups\{(.*?)\};", file.read_text(), re.DOTALL)
                for file in (ROOT / "src/ops").rglob("*_bench.cpp")]
         entries = sum(table[1].count('{"') for table in own if table)
         self.assertGreater(entries, 0)
