@@ -329,6 +329,8 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
         }
       }
     }
+    __syncwarp();
+    if (ranks > 1) cluster_wait();
     return;
   }
 
