@@ -139,6 +139,8 @@ def capture_compute(args, command, output):
     listed = output_of("ncu", "--query-metrics")
     metrics = kernel_counters.on_this_gpu(kernel_counters.wanted(), listed) + args.metrics
     chosen = ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{args.kernel.pattern}"] if args.kernel else []
+    if args.each_once:
+        chosen += ["--filter-mode", "per-launch-config", "--launch-count", "1"]
     line = ["ncu", "--profile-from-start", "off", "--graph-profiling", "node", "--clock-control", "none", "--metrics",
             ",".join(metrics), *chosen, "--force-overwrite", "--export", str(report), *args.ncu_args, *command]
     code = run_logged(line, log)
@@ -213,6 +215,8 @@ def capture(args):
         facts["profiler_commands"][mode] = shlex.join(line)
         head = [("profile", f"{name}, `{export.name}`"), ("GPU", facts["gpu"] or "unknown"),
                 ("commit", facts["git_commit"] + (" with local changes" if facts["git_changes"] else ""))]
+        if mode == "compute" and args.each_once:
+            head.append(("launches", "the first of each kernel, grid and block size, so times are not those of a step"))
         profile = kernel_profile.read_profile(export)
         parts.append(hotspots.digest(profile, steps, head, metrics=args.metrics))
         if picture := roofline.svg(profile):
@@ -240,6 +244,8 @@ def main():
     parser.add_argument("--after", type=cli.count(), default=20, help="steps before them (default: 20)")
     parser.add_argument("--kernel", type=cli.regex, metavar="REGEX",
                         help="counters only of kernels whose names hold this expression (ncu)")
+    parser.add_argument("--each-once", action="store_true",
+                        help="counters only of the first launch of each kernel, grid and block size (ncu)")
     parser.add_argument("--metrics", type=lambda text: [m for m in text.split(",") if m], default=[],
                         help="further metrics of ncu, separated by commas; they get a table of their own")
     parser.add_argument("--nsys-args", type=words, default=[], help="further arguments of nsys, in quotes")

@@ -537,6 +537,14 @@ done''')
         ncu = (self.dir / "ncu.txt").read_text()
         self.assertIn("--kernel-name-base demangled --kernel-name regex:rms_norm<.*>", ncu)
         self.assertIn("--metrics gpu__time_duration.sum,dram__bytes.sum,dram__bytes.sum.peak_sustained,a__b.sum,c__d", ncu)
+        self.assertNotIn("--filter-mode", ncu)
+
+    def test_each_kernel_once(self):
+        self.with_ncu()
+        result = self.capture("--mode", "compute", "--each-once")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("--filter-mode per-launch-config --launch-count 1", (self.dir / "ncu.txt").read_text())
+        self.assertIn("- launches: the first of each kernel", (self.dir / "out" / "hotspots.md").read_text())
 
     def test_counters_that_are_not_permitted(self):
         self.with_ncu()
