@@ -112,30 +112,36 @@ at::Tensor CausalAttention::project(const at::Tensor& x) const {
   return wide() ? normed_widely(qkv) : qkv;
 }
 
-at::Tensor CausalAttention::step_mix(const at::Tensor& qkv, const AttentionPass& pass, const LayerCache& cache) const {
+ops::PairedRows CausalAttention::step_mix(const at::Tensor& qkv, const AttentionPass& pass,
+                                          const LayerCache& cache) const {
   ops::DecodeAttentionOptions options{
       .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.spans.window, .steady = true};
   if (sizes_.qk_norm) {
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();
   }
-  return ops::decode_attention_(qkv.squeeze(1), cache.keys, cache.values, pass.place, options).unsqueeze(1);
+  const at::Tensor rows = qkv.squeeze(1);
+  if (!step_reads_pairs(*o_proj_)) {
+    return {ops::decode_attention_(rows, cache.keys, cache.values, pass.place, options).unsqueeze(1)};
+  }
+  ops::PairedRows mixed = ops::decode_attention_paired_(rows, cache.keys, cache.values, pass.place, options);
+  mixed.rows = mixed.rows.unsqueeze(1);
+  return mixed;
 }
 
 at::Tensor CausalAttention::step(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const {
-  return o_proj_->forward(step_mix(project(x), pass, cache));
+  return o_proj_->forward(step_mix(project(x), pass, cache).rows);
 }
 
 StepRows CausalAttention::step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
                                    const LayerCache& cache, const RmsNorm* next) const {
-  const at::Tensor qkv = step_linear(*qkv_proj_, norm, rows);
-  const at::Tensor mixed = step_mix(wide() ? normed_widely(qkv) : qkv, pass, cache);
-  return step_product(*o_proj_, mixed, rows.x, next);
+  const at::Tensor qkv = step_linear(*qkv_proj_, norm, rows).rows;
+  return step_product(*o_proj_, step_mix(wide() ? normed_widely(qkv) : qkv, pass, cache), rows.x, next);
 }
 
 at::Tensor CausalAttention::step_sums(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
                                       const LayerCache& cache) const {
-  return step_sums_of(*o_proj_, step_mix(step_linear(*qkv_proj_, norm, rows), pass, cache));
+  return step_sums_of(*o_proj_, step_mix(step_linear(*qkv_proj_, norm, rows).rows, pass, cache));
 }
 
 ops::QkvHeadOptions CausalAttention::head_options(const AttentionPass& pass) const {

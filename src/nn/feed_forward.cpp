@@ -140,13 +140,13 @@ at::Tensor SwigluFeedForward::normed_add(const RmsNorm& norm, const at::Tensor& 
 }
 
 StepRows SwigluFeedForward::step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) {
-  const at::Tensor y = step_linear(*gate_up_proj_, norm, rows, /*gated=*/!form_.gelu);
-  return step_product(*down_proj_, form_.gelu ? gated(y) : y, rows.x, next);
+  const ops::PairedRows y = step_linear(*gate_up_proj_, norm, rows, /*gated=*/!form_.gelu);
+  return step_product(*down_proj_, form_.gelu ? ops::PairedRows(gated(y.rows)) : y, rows.x, next);
 }
 
 at::Tensor SwigluFeedForward::step_sums(const RmsNorm& norm, const StepRows& rows) {
-  const at::Tensor y = step_linear(*gate_up_proj_, norm, rows, /*gated=*/!form_.gelu);
-  return step_sums_of(*down_proj_, form_.gelu ? gated(y) : y);
+  const ops::PairedRows y = step_linear(*gate_up_proj_, norm, rows, /*gated=*/!form_.gelu);
+  return step_sums_of(*down_proj_, form_.gelu ? ops::PairedRows(gated(y.rows)) : y);
 }
 
 ops::Pieces SwigluFeedForward::forward_across(const TensorAcross& across, const at::Tensor& rows, int64_t tokens) {

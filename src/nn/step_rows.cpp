@@ -34,10 +34,10 @@ std::optional<ops::DecodeAdapter> step_adapter(const Linear& linear, const at::T
 
 }  // namespace
 
-at::Tensor step_linear(const Linear& linear, const RmsNorm& norm, const StepRows& rows, bool gated) {
+ops::PairedRows step_linear(const Linear& linear, const RmsNorm& norm, const StepRows& rows, bool gated) {
   if (!has_step_kernel(linear)) {
     const at::Tensor y = linear.forward(norm.forward(rows.x));
-    return gated ? ops::swiglu(y) : y;
+    return {gated ? ops::swiglu(y) : y};
   }
   at::Tensor x = rows.x;
   ops::DecodeLinearOptions options{.norm = norm.scale(), .eps = norm.eps(), .ahead = rows.ahead};
@@ -47,21 +47,28 @@ at::Tensor step_linear(const Linear& linear, const RmsNorm& norm, const StepRows
   }
   options.adapter = step_adapter(linear, x, options);
   options.gated = gated;
-  return ops::decode_linear(x, step_weight(linear), options);
+  return ops::decode_linear_paired(x, step_weight(linear), options);
 }
 
-StepRows step_product(const Linear& linear, const at::Tensor& x, const at::Tensor& residual, const RmsNorm* next) {
-  if (!has_step_kernel(linear)) return {linear.forward_add(x, residual)};
+StepRows step_product(const Linear& linear, const ops::PairedRows& x, const at::Tensor& residual, const RmsNorm* next) {
+  if (!has_step_kernel(linear)) return {linear.forward_add(x.rows, residual)};
   const ops::DecodeWeight weight = step_weight(linear);
-  const std::optional<ops::DecodeAdapter> adapter = step_adapter(linear, x);
-  if (next == nullptr) return {ops::decode_linear(x, weight, {.residual = residual, .adapter = adapter})};
+  const std::optional<ops::DecodeAdapter> adapter = step_adapter(linear, x.rows);
+  if (next == nullptr) {
+    return {ops::decode_linear(x.rows, weight, {.residual = residual, .adapter = adapter, .pairs = x.pairs})};
+  }
   auto [y, ahead] = ops::decode_linear_ahead(x, weight, residual, next->scale(), adapter);
   return {std::move(y), std::move(ahead)};
 }
 
-at::Tensor step_sums_of(const Linear& linear, const at::Tensor& x) {
-  if (!has_step_kernel(linear)) return linear.forward(x);
-  return ops::decode_linear(x, step_weight(linear), {.adapter = step_adapter(linear, x)});
+at::Tensor step_sums_of(const Linear& linear, const ops::PairedRows& x) {
+  if (!has_step_kernel(linear)) return linear.forward(x.rows);
+  return ops::decode_linear(x.rows, step_weight(linear),
+                            {.adapter = step_adapter(linear, x.rows), .pairs = x.pairs});
+}
+
+bool step_reads_pairs(const Linear& linear) {
+  return has_step_kernel(linear) && linear.format() == WeightFormat::fp8;
 }
 
 }  // namespace hrm::nn

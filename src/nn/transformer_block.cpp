@@ -12,8 +12,9 @@ namespace hrm::nn {
 namespace {
 
 StepRows shaped(const StepRows& from, at::IntArrayRef sizes) {
-  const bool ahead = from.ahead.scaled.defined();
-  return {from.x.reshape(sizes), {ahead ? from.ahead.scaled.view(sizes) : at::Tensor(), from.ahead.squares}};
+  StepRows to{from.x.reshape(sizes), from.ahead};
+  if (to.ahead.scaled.defined()) to.ahead.scaled = to.ahead.scaled.view(sizes);
+  return to;
 }
 
 }  // namespace

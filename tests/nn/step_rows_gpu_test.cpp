@@ -23,5 +23,15 @@ TEST(StepRowsGpu, OfEachFormat) {
   }
 }
 
+// Weights in e4m3 are read with rows in pairs from the first block's output product on.
+TEST(StepRowsGpu, InPairs) {
+  HRM_NEEDS_GPU();
+  const AttentionSizes sizes{.width = 2048, .heads = 16, .kv_heads = 8, .head_dim = 128, .qk_norm = true};
+  for (const LoraMode mode : {LoraMode::off, LoraMode::adapter}) {
+    const StepCase c{.attention = sizes, .inner = 2304, .format = WeightFormat::fp8, .mode = mode};
+    expect_steps_as_rows(c, at::kBFloat16, at::kCUDA, 0.03);
+  }
+}
+
 }  // namespace
 }  // namespace hrm::nn

@@ -433,9 +433,9 @@ void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_
           between();
           const at::Tensor qkv = decode_linear(h, block.qkv, around);
           between();
-          const at::Tensor mixed = decode_attention_(qkv, keys, values, lengths, options);
+          const PairedRows mixed = decode_attention_paired_(qkv, keys, values, lengths, options);
           between();
-          const auto added = block.adapter(mixed, A, block.out, B);
+          const auto added = block.adapter(mixed.rows, A, block.out, B);
           between();
           const DecodedAhead half = decode_linear_ahead(mixed, block.out, x, norm, added);
           between();
@@ -443,9 +443,9 @@ void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_
           around.adapter = block.adapter(half.y, A, block.gate_up, B, around);
           around.gated = true;
           between();
-          const at::Tensor act = decode_linear(half.y, block.gate_up, around);
+          const PairedRows act = decode_linear_paired(half.y, block.gate_up, around);
           between();
-          const auto added_down = block.adapter(act, A_down, block.down, B);
+          const auto added_down = block.adapter(act.rows, A_down, block.down, B);
           between();
           const DecodedAhead last = decode_linear_ahead(act, block.down, half.y, norm, added_down);
           h = last.y;

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "hrm/ops/paired_rows.h"
+
 namespace hrm::ops {
 
 // B rows, Hq query heads, Hkv key and value heads (Hkv divides Hq), hd elements per head, S cache positions.
@@ -37,5 +39,10 @@ struct DecodeAttentionOptions {
 // that names the shapes.
 at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                              const at::Tensor& lengths, const DecodeAttentionOptions& options);
+
+// The same, with the result in pairs where a kernel makes them: on Hopper, for up to 48 bfloat16 rows, if Hq hd is a
+// multiple of 128 and Hq / Hkv hd of 64.
+PairedRows decode_attention_paired_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
+                                    const at::Tensor& lengths, const DecodeAttentionOptions& options);
 
 }  // namespace hrm::ops

@@ -9,15 +9,16 @@
 #include <vector>
 
 #include "hrm/ops/lora.h"
+#include "hrm/ops/paired_rows.h"
 #include "hrm/ops/weight8.h"
 
 namespace hrm::ops {
 
 // What a skinny-GEMM kernel prepares for the RMSNorm that follows it. scaled: the rows times the norm's weight,
-// (..., D) of their dtype. squares: partial sums of the rows' squares, (rows, ceil(D / 64)) float32. Undefined if no
-// kernel prepared it.
+// (..., D) of their dtype. squares: partial sums of the rows' squares, (rows, ceil(D / 64)) float32. pairs: `scaled` as
+// in PairedRows. Undefined if no kernel prepared it.
 struct AheadOfNorm {
-  at::Tensor scaled, squares;
+  at::Tensor scaled, squares, pairs = {};
 };
 
 // Elements of a weight from which on tiles multiply, and with them norms are prepared.
@@ -49,6 +50,7 @@ struct DecodeLinearOptions {
   bool gated = false;                         // return silu(gate) * up, where the product is [gate | up]
   AheadOfNorm ahead = {};                     // for x and `norm`, from decode_linear_ahead
   std::optional<DecodeAdapter> adapter = {};  // added to the product before gate and residual
+  at::Tensor pairs = {};                      // of x, without a norm, as in PairedRows
 };
 
 // y = n @ weight^T (+ adapter) (+ residual), optionally gated, where n = weighted_rms_norm(x, norm, eps), or x without
@@ -67,6 +69,8 @@ struct DecodeLinearOptions {
 //   with a multiple of eight rows, and for all such weights with `ahead`. From 33 rows on, also for up to 64 outputs of
 //   D >= 1,024, as an adapter's A has. Weights in 8 bits are read as they are, if D is a multiple of 16, and an adapter
 //   is added in the epilogue, if its rank is a multiple of 8 and its slices begin and end at multiples of 4.
+// - sm90/skinny_gemm_tiles_pairs.cu: weights in e4m3 and up to 48 bfloat16 rows that come with pairs, where D is a
+//   multiple of 128. It makes pairs of a gated result or of `scaled`, if their width is such a multiple, too.
 // - src/ops/linear/cuda/skinny_gemm.cu: other weights, up to 32 rows, 64 if gated, 8 with the norm fused.
 // - sm90/skinny_gemm_split.cu: the same for narrow weights on Hopper.
 // In these kernels, a row's result does not depend on the other rows. Other weights in 8 bits are multiplied by
@@ -75,6 +79,9 @@ struct DecodeLinearOptions {
 // With options.ahead, the division by the norm follows the product, in float32, and n is not rounded a second time.
 at::Tensor decode_linear(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& options = {});
 
+// The same, with y in pairs where the kernel makes them: of a gated product whose x comes in pairs.
+PairedRows decode_linear_paired(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& options);
+
 struct DecodedAhead {
   at::Tensor y;
   AheadOfNorm ahead;
@@ -82,7 +89,7 @@ struct DecodedAhead {
 
 // y = x @ weight^T (+ adapter) + residual, like decode_linear. If the kernel prepares it (bfloat16 by tiles, up to 128
 // rows), also returns the inputs of an RMSNorm of y with the weight next_norm, (F) float32.
-DecodedAhead decode_linear_ahead(const at::Tensor& x, const DecodeWeight& weight, const at::Tensor& residual,
+DecodedAhead decode_linear_ahead(const PairedRows& x, const DecodeWeight& weight, const at::Tensor& residual,
                                  const at::Tensor& next_norm, const std::optional<DecodeAdapter>& adapter = {});
 
 }  // namespace hrm::ops

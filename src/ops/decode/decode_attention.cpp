@@ -43,31 +43,47 @@ void check_decode_attention(const at::Tensor& qkv, const at::Tensor& keys, const
   TORCH_CHECK(eps >= 0 && window >= 0, "hrm::decode_attention_: eps ", eps, " and window ", window);
 }
 
-at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
-                             const at::Tensor& lengths, const DecodeAttentionOptions& o) {
-  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                             const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                             const std::optional<at::Tensor>&, double, int64_t, bool)>
-      op("hrm::decode_attention_");
-  return op(qkv, keys, values, lengths, o.cos, o.sin, o.q_weight, o.k_weight, o.eps, o.window, o.steady);
-}
-
 namespace {
 
-at::Tensor decode_attention_cpu(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+
+TwoTensors by_op(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& lengths,
+                 const DecodeAttentionOptions& o, bool pairs) {
+  static const Op<TwoTensors(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                             const std::optional<at::Tensor>&, double, int64_t, bool, bool)>
+      op("hrm::decode_attention_");
+  return op(qkv, keys, values, lengths, o.cos, o.sin, o.q_weight, o.k_weight, o.eps, o.window, o.steady, pairs);
+}
+
+TwoTensors decode_attention_cpu(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                                 const at::Tensor& lengths, const at::Tensor& cos, const at::Tensor& sin,
                                 const std::optional<at::Tensor>& q_weight, const std::optional<at::Tensor>& k_weight,
-                                double eps, int64_t window, bool /*steady*/) {
+                                double eps, int64_t window, bool /*steady*/, bool /*pairs*/) {
   check_decode_attention(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
-  return reference::decode_attention_(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
+  at::Tensor out = reference::decode_attention_(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
+  const at::Tensor none = at::empty({0}, out.options());
+  return {std::move(out), none};
 }
 
 }  // namespace
 
+at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
+                             const at::Tensor& lengths, const DecodeAttentionOptions& options) {
+  return std::get<0>(by_op(qkv, keys, values, lengths, options, /*pairs=*/false));
+}
+
+PairedRows decode_attention_paired_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
+                                    const at::Tensor& lengths, const DecodeAttentionOptions& options) {
+  const auto [out, pairs] = by_op(qkv, keys, values, lengths, options, /*pairs=*/true);
+  return {out, pairs.numel() > 0 ? pairs : at::Tensor()};
+}
+
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "decode_attention_(Tensor qkv, Tensor(a!) keys, Tensor(b!) values, Tensor lengths, Tensor cos, Tensor sin, "
-      "Tensor? q_weight, Tensor? k_weight, float eps, int window, bool steady=False) -> Tensor");
+      "Tensor? q_weight, Tensor? k_weight, float eps, int window, bool steady=False, bool pairs=False) "
+      "-> (Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -25,14 +25,20 @@
 namespace hrm::ops {
 namespace {
 
-using DecodeLinearOp = at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, double,
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+using DecodeLinearOp = TwoTensors(const at::Tensor&, const at::Tensor&, const OptionalTensor&, double,
                                   const OptionalTensor&, bool, const OptionalTensor&, const OptionalTensor&,
                                   const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                                  const OptionalTensor&, at::IntArrayRef, double);
-using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-using DecodeLinearAheadOp = ThreeTensors(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                         const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                                         const OptionalTensor&, at::IntArrayRef, double);
+                                  const OptionalTensor&, const OptionalTensor&, at::IntArrayRef, double);
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using DecodeLinearAheadOp = FourTensors(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                        const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                                        const OptionalTensor&, const OptionalTensor&, at::IntArrayRef, double);
+
+// An op returns an empty tensor for what its kernel does not make.
+at::Tensor made(const at::Tensor& by_op) {
+  return by_op.numel() > 0 ? by_op : at::Tensor();
+}
 
 DecodeAdapter adapter_or_none(const std::optional<DecodeAdapter>& adapter) {
   return adapter ? *adapter : DecodeAdapter{};
@@ -40,23 +46,30 @@ DecodeAdapter adapter_or_none(const std::optional<DecodeAdapter>& adapter) {
 
 }  // namespace
 
-at::Tensor decode_linear(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& o) {
+PairedRows decode_linear_paired(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& o) {
   static const Op<DecodeLinearOp> op("hrm::decode_linear");
   const DecodeAdapter a = adapter_or_none(o.adapter);
-  return op(x, weight.values, o.norm, o.eps, o.residual, o.gated, optional_tensor(o.ahead.scaled),
-            optional_tensor(o.ahead.squares), optional_tensor(weight.scales), optional_tensor(weight.workspace),
-            optional_tensor(a.u), optional_tensor(a.B), flat_slices(a.slices), a.scale);
+  TORCH_CHECK(!o.norm || !o.pairs.defined(), "hrm::decode_linear: with a norm, pairs are those of `ahead`");
+  const auto [y, pairs] =
+      op(x, weight.values, o.norm, o.eps, o.residual, o.gated, optional_tensor(o.ahead.scaled),
+         optional_tensor(o.ahead.squares), optional_tensor(o.norm ? o.ahead.pairs : o.pairs),
+         optional_tensor(weight.scales), optional_tensor(weight.workspace), optional_tensor(a.u), optional_tensor(a.B),
+         flat_slices(a.slices), a.scale);
+  return {y, made(pairs)};
 }
 
-DecodedAhead decode_linear_ahead(const at::Tensor& x, const DecodeWeight& weight, const at::Tensor& residual,
+at::Tensor decode_linear(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& options) {
+  return decode_linear_paired(x, weight, options).rows;
+}
+
+DecodedAhead decode_linear_ahead(const PairedRows& x, const DecodeWeight& weight, const at::Tensor& residual,
                                  const at::Tensor& next_norm, const std::optional<DecodeAdapter>& adapter) {
   static const Op<DecodeLinearAheadOp> op("hrm::decode_linear_ahead");
   const DecodeAdapter a = adapter_or_none(adapter);
-  auto [y, scaled, squares] =
-      op(x, weight.values, residual, next_norm, optional_tensor(weight.scales), optional_tensor(weight.workspace),
-         optional_tensor(a.u), optional_tensor(a.B), flat_slices(a.slices), a.scale);
-  if (squares.numel() == 0) return {y, {}};
-  return {y, {scaled, squares}};
+  const auto [y, scaled, squares, pairs] =
+      op(x.rows, weight.values, residual, next_norm, optional_tensor(x.pairs), optional_tensor(weight.scales),
+         optional_tensor(weight.workspace), optional_tensor(a.u), optional_tensor(a.B), flat_slices(a.slices), a.scale);
+  return {y, {made(scaled), made(squares), made(pairs)}};
 }
 
 namespace {
@@ -81,6 +94,7 @@ struct Product {
   DecodeWeight weight;
   OptionalTensor residual = {};
   std::optional<DecodeAdapter> adapter = {};
+  OptionalTensor pairs = {};  // of x
   bool gated = false;
 
   Weight8 weight8() const { return {.values = weight.values, .scales = weight.scales}; }
@@ -126,6 +140,10 @@ void check_decode_linear(const at::Tensor& x, const Product& p, const OptionalTe
               "hrm::decode_linear: residual must be (..., out) of x's dtype and device where x is (..., in), got ",
               p.residual->sizes(), " ", p.residual->scalar_type(), " for ", x.sizes(), " and ", values.sizes());
   check_adapter(x, p);
+  TORCH_CHECK(!p.pairs || (p.pairs->dim() == 1 && p.pairs->scalar_type() == at::kByte && p.pairs->is_contiguous() &&
+                           p.pairs->device() == x.device()),
+              "hrm::decode_linear: pairs must be uint8 in one dimension, as a kernel made them, got ",
+              p.pairs->sizes(), " ", p.pairs->scalar_type());
 }
 
 void check_ahead(const at::Tensor& x, const OptionalTensor& norm, const OptionalTensor& scaled,
@@ -147,10 +165,15 @@ void check_linear_next_norm(const at::Tensor& weight, const at::Tensor& next_nor
               " for ", weight.sizes());
 }
 
-// Where no kernel makes anything ahead.
-ThreeTensors alone(at::Tensor y) {
-  const at::Tensor none = at::empty({0}, y.options());
-  return {std::move(y), none, none};
+at::Tensor nothing(const at::Tensor& like) {
+  return at::empty({0}, like.options());
+}
+// Where no kernel makes pairs, or anything ahead.
+TwoTensors unpaired(const at::Tensor& y) {
+  return {y, nothing(y)};
+}
+FourTensors alone(const at::Tensor& y) {
+  return {y, nothing(y), nothing(y), nothing(y)};
 }
 
 // x @ weight^T (+ adapter) (+ residual), without the gate.
@@ -175,22 +198,24 @@ at::Tensor composed_of(const at::Tensor& x, const Product& p) {
   return plain ? linear_swiglu(x, p.weight.values) : swiglu(plain_product(x, p));
 }
 
-at::Tensor decode_linear_cpu(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& norm, double eps,
+TwoTensors decode_linear_cpu(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& norm, double eps,
                              const OptionalTensor& residual, bool gated, const OptionalTensor& scaled,
-                             const OptionalTensor& squares, const OptionalTensor& scales,
+                             const OptionalTensor& squares, const OptionalTensor& pairs, const OptionalTensor& scales,
                              const OptionalTensor& workspace, const OptionalTensor& u, const OptionalTensor& B,
                              at::IntArrayRef slices, double adapter_scale) {
-  const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale), gated};
+  const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale), pairs,
+                  gated};
   check_decode_linear(x, p, norm, eps);
   check_ahead(x, norm, scaled, squares);
-  return composed_of(norm ? weighted_rms_norm(x, *norm, eps) : x, p);
+  return unpaired(composed_of(norm ? weighted_rms_norm(x, *norm, eps) : x, p));
 }
 
-ThreeTensors decode_linear_ahead_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
-                                     const at::Tensor& next_norm, const OptionalTensor& scales,
-                                     const OptionalTensor& workspace, const OptionalTensor& u, const OptionalTensor& B,
-                                     at::IntArrayRef slices, double adapter_scale) {
-  const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale)};
+FourTensors decode_linear_ahead_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
+                                    const at::Tensor& next_norm, const OptionalTensor& pairs,
+                                    const OptionalTensor& scales, const OptionalTensor& workspace,
+                                    const OptionalTensor& u, const OptionalTensor& B, at::IntArrayRef slices,
+                                    double adapter_scale) {
+  const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale), pairs};
   check_decode_linear(x, p, {}, 0);
   check_linear_next_norm(weight, next_norm);
   return alone(composed_of(x, p));
@@ -202,48 +227,56 @@ cuda::SkinnyGemmOptions skinny_options(const Product& p) {
   if (p.residual) options.residual = *p.residual;
   options.scales = p.weight.scales;
   options.adapter = p.adapter;
+  if (p.pairs) options.pairs = *p.pairs;
   return options;
 }
 
-at::Tensor decode_linear_cuda(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& norm, double eps,
+TwoTensors decode_linear_cuda(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& norm, double eps,
                               const OptionalTensor& residual, bool gated, const OptionalTensor& scaled,
-                              const OptionalTensor& squares, const OptionalTensor& scales,
+                              const OptionalTensor& squares, const OptionalTensor& pairs, const OptionalTensor& scales,
                               const OptionalTensor& workspace, const OptionalTensor& u, const OptionalTensor& B,
                               at::IntArrayRef slices, double adapter_scale) {
-  const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale), gated};
+  const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale), pairs,
+                  gated};
   check_decode_linear(x, p, norm, eps);
   check_ahead(x, norm, scaled, squares);
+  AheadOfNorm made;
   cuda::SkinnyGemmOptions options = skinny_options(p);
+  options.made = &made;
+  const auto paired = [&](const at::Tensor& y) {
+    return made.pairs.defined() ? TwoTensors(y, made.pairs) : unpaired(y);
+  };
   at::Tensor rows = x;
   if (norm) {
     options.eps = eps;
     options.norm = *norm;
     if (scaled) options.ahead = {*scaled, *squares};
-    if (at::Tensor few = cuda::skinny_gemm(x, weight, options); few.defined()) return few;
+    if (const at::Tensor few = cuda::skinny_gemm(x, weight, options); few.defined()) return paired(few);
     rows = weighted_rms_norm(x, *norm, eps);
-    options.norm = at::Tensor();
+    options.norm = options.pairs = at::Tensor();
     options.ahead = {};
     options.normed = true;
   }
-  if (at::Tensor few = cuda::skinny_gemm(rows, weight, options); few.defined()) return few;
-  return composed_of(rows, p);
+  if (const at::Tensor few = cuda::skinny_gemm(rows, weight, options); few.defined()) return paired(few);
+  return unpaired(composed_of(rows, p));
 }
 
-ThreeTensors decode_linear_ahead_cuda(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
-                                      const at::Tensor& next_norm, const OptionalTensor& scales,
-                                      const OptionalTensor& workspace, const OptionalTensor& u, const OptionalTensor& B,
-                                      at::IntArrayRef slices, double adapter_scale) {
-  const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale)};
+FourTensors decode_linear_ahead_cuda(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
+                                     const at::Tensor& next_norm, const OptionalTensor& pairs,
+                                     const OptionalTensor& scales, const OptionalTensor& workspace,
+                                     const OptionalTensor& u, const OptionalTensor& B, at::IntArrayRef slices,
+                                     double adapter_scale) {
+  const Product p{weight_of(weight, scales, workspace), residual, adapter_of(u, B, slices, adapter_scale), pairs};
   check_decode_linear(x, p, {}, 0);
   check_linear_next_norm(weight, next_norm);
-  AheadOfNorm ahead;
+  AheadOfNorm made;
   cuda::SkinnyGemmOptions options = skinny_options(p);
   options.next_norm = next_norm;
-  options.made = &ahead;
-  at::Tensor few = cuda::skinny_gemm(x, weight, options);
+  options.made = &made;
+  const at::Tensor few = cuda::skinny_gemm(x, weight, options);
   if (!few.defined()) return alone(composed_of(x, p));
-  if (!ahead.squares.defined()) return alone(std::move(few));
-  return {few, ahead.scaled, ahead.squares};
+  if (!made.squares.defined()) return alone(few);
+  return {few, made.scaled, made.squares, made.pairs.defined() ? made.pairs : nothing(few)};
 }
 #endif
 
@@ -252,11 +285,12 @@ ThreeTensors decode_linear_ahead_cuda(const at::Tensor& x, const at::Tensor& wei
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "decode_linear(Tensor x, Tensor weight, Tensor? norm, float eps, Tensor? residual, bool gated, Tensor? scaled, "
-      "Tensor? squares, Tensor? scales, Tensor(a!)? workspace, Tensor? u, Tensor? B, int[] slices, "
-      "float adapter_scale) -> Tensor");
+      "Tensor? squares, Tensor? pairs, Tensor? scales, Tensor(a!)? workspace, Tensor? u, Tensor? B, int[] slices, "
+      "float adapter_scale) -> (Tensor, Tensor)");
   m.def(
-      "decode_linear_ahead(Tensor x, Tensor weight, Tensor residual, Tensor next_norm, Tensor? scales, "
-      "Tensor(a!)? workspace, Tensor? u, Tensor? B, int[] slices, float adapter_scale) -> (Tensor, Tensor, Tensor)");
+      "decode_linear_ahead(Tensor x, Tensor weight, Tensor residual, Tensor next_norm, Tensor? pairs, Tensor? scales, "
+      "Tensor(a!)? workspace, Tensor? u, Tensor? B, int[] slices, float adapter_scale) "
+      "-> (Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -1,4 +1,5 @@
 #include "ops/decode/decode_attention_cases.h"
+#include "ops/decode/paired_rows_cases.h"
 #include "ops/gpu_testing.h"
 
 namespace hrm::ops {
@@ -64,6 +65,30 @@ TEST(DecodeAttentionGpu, Steady) {
         at::cuda::device_synchronize();
         in.qkv.copy_(before);
         expect_same_bits(in.run(steady), want, cat(rows, " rows, norm ", norm));
+      }
+    }
+  }
+}
+
+// The result in pairs, of one head or several that share keys; and what no pairs are made of.
+TEST(DecodeAttentionGpu, Pairs) {
+  HRM_NEEDS_GPU();
+  const bool hopper = at::cuda::getCurrentDeviceProperties()->major == 9;
+  struct Sizes {
+    int64_t heads, kv_heads, head_dim;
+    bool pairs;
+  };
+  for (const Sizes& s : {Sizes{4, 4, 128, true}, Sizes{16, 4, 64, true}, Sizes{8, 2, 32, true}, Sizes{4, 4, 32, false},
+                         Sizes{3, 1, 64, false}, Sizes{16, 1, 64, false}}) {
+    for (const int64_t rows : {1, 12, 48, 49}) {
+      for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+        const std::string what = cat(rows, " rows, ", s.heads, " of ", s.kv_heads, " x ", s.head_dim, " ", dtype);
+        const DecodeInputs in = decode_inputs(
+            {.rows = rows, .heads = s.heads, .kv_heads = s.kv_heads, .head_dim = s.head_dim}, dtype, at::kCUDA);
+        const PairedRows y = decode_attention_paired_(in.qkv, in.keys, in.values, in.lengths, in.options);
+        expect_same_bits(y.rows, in.run(), what);
+        ASSERT_EQ(y.pairs.defined(), hopper && s.pairs && rows <= 48 && dtype == at::kBFloat16) << what;
+        if (y.pairs.defined()) expect_pairs_of(y.pairs, y.rows, what);
       }
     }
   }

@@ -139,8 +139,8 @@ struct DecodeChain {
   DecodeLinearInput first, second;  // the second one's x is the first one's result
 
   DecodedAhead run_first() const {
-    return decode_linear_ahead(first.x, first.stored(), *first.options.residual, *second.options.norm,
-                               first.options.adapter);
+    return decode_linear_ahead({first.x, first.options.pairs}, first.stored(), *first.options.residual,
+                               *second.options.norm, first.options.adapter);
   }
   at::Tensor run_second(const DecodedAhead& rows) const {
     DecodeLinearOptions options = second.options;

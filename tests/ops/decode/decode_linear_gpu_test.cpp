@@ -3,6 +3,7 @@
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/weighted_rms_norm.h"
 #include "ops/decode/decode_linear_cases.h"
+#include "ops/decode/paired_rows_cases.h"
 #include "ops/gpu_testing.h"
 
 namespace hrm::ops {
@@ -200,6 +201,144 @@ TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsAhead) {
     const DecodedAhead some_rows = part.run_first();
     expect_same_bits(some_rows.y, all_rows.y.narrow(0, first, rows), cat(first, " ", rows));
     expect_same_bits(part.run_second(some_rows), want.narrow(0, first, rows), cat(first, " ", rows, ", second"));
+  }
+}
+
+// The same with x in pairs, if there is no norm.
+DecodeLinearInput with_pairs(DecodeLinearInput in) {
+  in.options.pairs = pairs_of(in.x);
+  return in;
+}
+
+// Both sides of the most rows of each kernel, one and two warpgroups, gates, adapters, rounds of the ring of stages, a
+// last tile that is not full; and widths for which no pairs are made.
+TEST(DecodeLinearGpu, PairsAgainstFloat64) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  const bool hopper = at::cuda::getCurrentDeviceProperties()->major == 9;
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{2048, 1024},
+                                     {1024, 2056},
+                                     {6144, 352},
+                                     {20096, 128},
+                                     {128, 16448},
+                                     {512, 12288},
+                                     {4096, 3072}}) {
+    for (const int64_t rows : {1, 8, 12, 16, 17, 32, 33, 48, 49}) {
+      for (const Around around : {Around::nothing, Around::residual, Around::gate}) {
+        for (const bool adapts : {false, true}) {
+          DecodeLinearInput in = in_8_bits(decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA),
+                                           at::kFloat8_e4m3fn);
+          if (adapts) in = with_adapter(in, 16, 3, 0.5);
+          in = with_pairs(in);
+          const std::string what = describe(in, around);
+          expect_good(in, what);
+          const PairedRows y = decode_linear_paired(in.x, in.stored(), in.options);
+          const bool makes = hopper && in.options.gated && rows <= 48 && width % 128 == 0;
+          ASSERT_EQ(y.pairs.defined(), makes) << what;
+          if (makes) expect_pairs_of(y.pairs, y.rows, what);
+        }
+      }
+    }
+  }
+}
+
+// Numbers of a run that differ by more than e4m3 reaches, runs of zeros, of tiny and of huge numbers.
+TEST(DecodeLinearGpu, PairsOfAnySize) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  DecodeLinearInput in = in_8_bits(decode_linear_input(20, 2048, 2048, Around::gate, at::kBFloat16, at::kCUDA),
+                                   at::kFloat8_e4m3fn);
+  in.x.mul_(at::pow(2.0, 6 * normal({1, 2048}, 9, at::kFloat, at::kCUDA)));
+  in.x.narrow(1, 64, 64).zero_();
+  in.x.narrow(1, 128, 64).mul_(0x1p-120);
+  in.x.narrow(1, 192, 64).mul_(0x1p20);
+  in.x.narrow(0, 3, 1).zero_();
+  in = with_pairs(in);
+  expect_good(in, "sizes");
+  const PairedRows y = decode_linear_paired(in.x, in.stored(), in.options);
+  if (y.pairs.defined()) expect_pairs_of(y.pairs, y.rows, "sizes");
+}
+
+// A number that is not finite makes its own row not-a-number and no other.
+TEST(DecodeLinearGpu, PairsOfARowThatIsNotFinite) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const DecodeLinearInput in = in_8_bits(
+      decode_linear_input(12, 2048, 2048, Around::residual, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
+  const at::Tensor norm = at::ones({2048}, in.x.options().dtype(at::kFloat)), pairs = pairs_of(in.x);
+  const DecodedAhead want = decode_linear_ahead({in.x, pairs}, in.stored(), *in.options.residual, norm);
+  const at::Tensor bad = in.options.residual->clone();
+  bad[5][70] = std::numeric_limits<float>::infinity();
+  const DecodedAhead first = decode_linear_ahead({in.x, pairs}, in.stored(), bad, norm);
+  if (!first.ahead.pairs.defined()) GTEST_SKIP() << "this GPU makes no pairs";
+  DecodeLinearInput next = in;
+  next.options = {.norm = norm, .eps = 1e-5, .ahead = want.ahead};
+  const at::Tensor all = decode_linear(want.y, next.stored(), next.options);
+  next.options.ahead = first.ahead;
+  const at::Tensor y = decode_linear(first.y, next.stored(), next.options);
+  EXPECT_FALSE(at::isfinite(y[5]).any().item<bool>());
+  expect_same_bits(y.narrow(0, 0, 5), all.narrow(0, 0, 5));
+  expect_same_bits(y.narrow(0, 6, 6), all.narrow(0, 6, 6));
+}
+
+// Products that hand their rows over in pairs, with a norm between them.
+TEST(DecodeLinearGpu, PairsAhead) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  const bool hopper = at::cuda::getCurrentDeviceProperties()->major == 9;
+  for (const auto& [inner, width, next] :
+       {std::tuple<int64_t, int64_t, int64_t>{2048, 1024, 4096}, {1024, 2176, 1096}, {1024, 2120, 1096}}) {
+    for (const int64_t rows : {1, 12, 48, 49}) {
+      for (const bool adapts : {false, true}) {
+        DecodeChain chain = decode_chain(rows, inner, width, next, adapts, at::kBFloat16, at::kCUDA);
+        chain.first = with_pairs(in_8_bits(chain.first, at::kFloat8_e4m3fn));
+        if (width % 16 == 0) chain.second = in_8_bits(chain.second, at::kFloat8_e4m3fn);
+        if (adapts) {
+          chain.first = with_adapter(chain.first, 16, 1, 0.5);
+          chain.second = with_adapter(chain.second, 16, 3, 1);
+        }
+        const std::string what = cat(rows, " rows, ", inner, " -> ", width, " -> ", next, " ", adapts);
+        expect_good_decode_chain(chain, hopper, what);
+        const DecodedAhead first = chain.run_first();
+        ASSERT_EQ(first.ahead.pairs.defined(), hopper && rows <= 48 && width % 128 == 0) << what;
+        if (first.ahead.pairs.defined()) expect_pairs_of(first.ahead.pairs, first.ahead.scaled, what);
+      }
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsOfPairs) {
+  HRM_NEEDS_GPU();
+  // Up to 16, 32 and 48 rows have kernels of their own.
+  const DecodeLinearInput in = with_adapter(
+      in_8_bits(decode_linear_input(48, 2048, 1024, Around::gate, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn), 16,
+      3, 0.7);
+  const PairedRows all = decode_linear_paired(in.x, in.stored(), with_pairs(in).options);
+  for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {30, 17}, {3, 32}, {10, 33}}) {
+    const DecodeLinearInput part = with_pairs(rows_of(in, first, rows));
+    const PairedRows some = decode_linear_paired(part.x, part.stored(), part.options);
+    expect_same_bits(some.rows, all.rows.narrow(0, first, rows), cat(first, " ", rows));
+    if (!all.pairs.defined()) continue;
+    expect_same_bits(numbers_of(some.pairs, rows, 1024), numbers_of(all.pairs, 48, 1024).narrow(0, first, rows),
+                     cat(first, " ", rows, ", pairs"));
+  }
+}
+
+TEST(DecodeLinearGpu, BadPairs) {
+  HRM_NEEDS_GPU();
+  const DecodeLinearInput in = in_8_bits(
+      decode_linear_input(12, 2048, 1024, Around::nothing, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
+  const at::Tensor pairs = pairs_of(in.x);
+  const auto error = [&](const at::Tensor& p) {
+    return error_of([&] { decode_linear(in.x, in.stored(), {.pairs = p}); });
+  };
+  EXPECT_EQ(error(pairs), "");
+  expect_message(error(pairs.to(at::kInt)), {"hrm::decode_linear", "uint8", "Int"});
+  if (at::cuda::getCurrentDeviceProperties()->major == 9) {
+    expect_message(error(pairs.narrow(0, 0, 1000)), {"hrm::decode_linear", "[12, 2048]", "1000"});
   }
 }
 

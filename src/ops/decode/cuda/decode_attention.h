@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "ops/cuda/element.h"
+#include "ops/linear/cuda/e4m3_pairs.h"
 
 namespace hrm::ops::cuda {
 
@@ -19,6 +20,7 @@ struct DecodeAttention {
   const int64_t* lengths;
   const float* cos;
   const float* sin;
+  E4m3Pairs pairs;        // of `out`, if makes_pairs(); null values: not wanted
   const float* q_weight;  // or null, as k_weight
   const float* k_weight;
   int64_t rows, heads, kv_heads, head_dim;
@@ -34,6 +36,8 @@ struct DecodeAttention {
 constexpr bool decode_attention_fits(int64_t head_dim) {
   return head_dim == 32 || head_dim == 64 || head_dim == 128;
 }
+// Whether the kernel makes pairs that a product with a weight in e4m3 takes (ops/linear/cuda/sm90/skinny_gemm_tiles.h).
+bool makes_pairs(const DecodeAttention& params);
 // Starts the kernel on the stream and returns the error of the launch.
 cudaError_t launch(const DecodeAttention& params, cudaStream_t stream);
 

@@ -18,7 +18,10 @@
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/matrix_copies.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/sm90/tensor_map.h"
 #include "ops/decode/cuda/decode_attention_shared.cuh"
+#include "ops/linear/cuda/e4m3_pairs.cuh"
+#include "ops/linear/cuda/sm90/skinny_gemm_tiles.h"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -240,7 +243,12 @@ __global__ void __launch_bounds__(kThreads, 3) decode_heads(DecodeAttention p) {
       value = {value.x + weight * more.x, value.y + weight * more.y};
     }
     T* const out = static_cast<T*>(p.out) + (int64_t{row} * heads + kv * share) * HD + 2 * i;
-    *reinterpret_cast<uint32_t*>(out) = pair_of(from_float<T>(value.x / all), from_float<T>(value.y / all));
+    const T first = from_float<T>(value.x / all), second = from_float<T>(value.y / all);
+    *reinterpret_cast<uint32_t*>(out) = pair_of(first, second);
+    if (p.pairs.values != nullptr) {  // whole warps then go through this loop
+      const float both[2] = {to_float(first), to_float(second)};
+      store_pairs(p.pairs, (p.rows + 7) / 8 * 8, heads * HD, row, kv * share * HD + 2 * i, both, 0xffffffffu);
+    }
   }
 }
 
@@ -261,6 +269,12 @@ bool fits_heads(const DecodeAttention& p) {
   return p.element != Element::f32 && p.heads / p.kv_heads <= kHeads && decode_attention_fits(p.head_dim) &&
          cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8;
+}
+
+bool makes_pairs(const DecodeAttention& p) {
+  const int64_t width = p.heads * p.head_dim;
+  return fits_heads(p) && sm90::is_hopper() && p.element == Element::bf16 && p.rows <= sm90::kPairsRowsMost &&
+         sm90::takes_pairs(width) && width / p.kv_heads % kPairsRun == 0;
 }
 
 cudaError_t launch_heads(const DecodeAttention& params, cudaStream_t stream) {

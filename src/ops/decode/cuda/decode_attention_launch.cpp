@@ -18,21 +18,27 @@ bool reachable(const at::Tensor& cache) {
          reinterpret_cast<uintptr_t>(cache.const_data_ptr()) % 16 == 0;
 }
 
-at::Tensor decode_attention_cuda(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
-                                 const at::Tensor& lengths, const at::Tensor& cos, const at::Tensor& sin,
-                                 const std::optional<at::Tensor>& q_weight, const std::optional<at::Tensor>& k_weight,
-                                 double eps, int64_t window, bool steady) {
+std::tuple<at::Tensor, at::Tensor> decode_attention_cuda(const at::Tensor& qkv, const at::Tensor& keys,
+                                                         const at::Tensor& values, const at::Tensor& lengths,
+                                                         const at::Tensor& cos, const at::Tensor& sin,
+                                                         const std::optional<at::Tensor>& q_weight,
+                                                         const std::optional<at::Tensor>& k_weight, double eps,
+                                                         int64_t window, bool steady, bool pairs) {
   check_decode_attention(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
   const c10::cuda::CUDAGuard guard(qkv.device());
   const int64_t hd = keys.size(3), kv_heads = keys.size(1), heads = qkv.size(1) / hd - 2 * kv_heads;
   if (!cuda::use_kernel(qkv) || !cuda::decode_attention_fits(hd) || !reachable(keys) || !reachable(values)) {
-    return reference::decode_attention_(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
+    at::Tensor out =
+        reference::decode_attention_(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
+    const at::Tensor none = at::empty({0}, out.options());
+    return {std::move(out), none};
   }
   const at::Tensor rows = cuda::aligned_rows(qkv), places = lengths.contiguous();
   const at::Tensor q_factors = q_weight ? q_weight->contiguous() : at::Tensor();
   const at::Tensor k_factors = k_weight ? k_weight->contiguous() : at::Tensor();
   at::Tensor out = at::empty({qkv.size(0), heads * hd}, rows.options());
-  if (out.numel() == 0) return out;
+  at::Tensor paired = at::empty({0}, rows.options().dtype(at::kByte));
+  if (out.numel() == 0) return {out, paired};
   cuda::DecodeAttention params{};
   params.qkv = rows.const_data_ptr();
   params.keys = keys.mutable_data_ptr();
@@ -56,8 +62,12 @@ at::Tensor decode_attention_cuda(const at::Tensor& qkv, const at::Tensor& keys, 
   params.eps = static_cast<float>(eps);
   params.steady = steady && places.is_same(lengths);  // a copy of them would be that kernel
   params.element = cuda::element_of(rows);
+  if (pairs && cuda::makes_pairs(params)) {
+    paired = at::empty({cuda::pairs_bytes(params.rows, heads * hd)}, paired.options());
+    params.pairs = cuda::pairs_in(paired.mutable_data_ptr<uint8_t>(), params.rows, heads * hd);
+  }
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
-  return out;
+  return {out, paired};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "ops/cuda/element.h"
+#include "ops/linear/cuda/e4m3_pairs.h"
 #include "ops/quantized/cuda/weight8.h"
 
 namespace hrm::ops::cuda {
@@ -56,6 +57,8 @@ struct SkinnyGemm {
   void* scaled;            // (rows, width)
   float* squares;          // (rows, square_parts(width))
   const float* x_squares;  // (rows, square_parts(inner))
+  // x and the input of the next product, out or else `scaled`, in pairs; null values: not there, or not wanted.
+  E4m3Pairs x_pairs, pairs;
   // A weight in 8 bits (hrm/ops/weight8.h), also by tiles alone: `weight` is bytes. Null: a weight of x's type.
   const float* scales;  // (width), gated (2 width)
   Weight8Format format;

@@ -107,6 +107,19 @@ at::Tensor skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const Skin
   params.residual = added.defined() ? added.const_data_ptr() : nullptr;
   params.out = out.mutable_data_ptr();
   if (ahead) params.x_squares = options.ahead.squares.const_data_ptr<float>();
+  if (tiles && options.pairs.defined() && sm90::fits_pairs(params)) {
+    const int64_t bytes = pairs_bytes(params.rows, params.inner);
+    TORCH_CHECK(options.pairs.numel() == bytes, "hrm::decode_linear: pairs of ", rows.sizes(), " have ", bytes,
+                " bytes, got ", options.pairs.numel());
+    params.x_pairs = pairs_in(const_cast<uint8_t*>(options.pairs.const_data_ptr<uint8_t>()), params.rows, params.inner);
+  }
+  const auto make_pairs = [&] {
+    if (params.x_pairs.values == nullptr || options.made == nullptr || !sm90::takes_pairs(params.width)) return;
+    const int64_t bytes = pairs_bytes(params.rows, params.width);
+    options.made->pairs = at::empty({bytes}, rows.options().dtype(at::kByte));
+    params.pairs = pairs_in(options.made->pairs.mutable_data_ptr<uint8_t>(), params.rows, params.width);
+  };
+  if (params.gated) make_pairs();
   const at::Tensor next_norm = options.next_norm.defined() ? aligned_rows(options.next_norm) : at::Tensor();
   if (tiles && next_norm.defined() && params.element == Element::bf16) {
     options.made->scaled = at::empty_like(out);
@@ -114,6 +127,7 @@ at::Tensor skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const Skin
     params.next_norm = next_norm.const_data_ptr<float>();
     params.scaled = options.made->scaled.mutable_data_ptr();
     params.squares = options.made->squares.mutable_data_ptr<float>();
+    make_pairs();
   }
   const auto stream = c10::cuda::getCurrentCUDAStream();
   if (tiles) {

@@ -13,7 +13,13 @@
 //
 // A weight in 8 bits stays bytes in shared memory. The warps that multiply widen it to x's type in registers, which
 // wgmma takes as its first operand: the next ones while the tensor cores are busy with those before, and those of the
-// first stage before x has come.
+// first stage before x has come. A weight in e4m3 is multiplied as it is where x comes in pairs of e4m3 numbers
+// (e4m3_pairs.h): the high and the low numbers of eight rows side by side. Then the kernel also makes the pairs of the
+// product that follows.
+//
+// No loop is unrolled but those over a thread's registers. The kernels of a decoding step follow each other every few
+// microseconds, and a multiprocessor's cache of instructions must have room for them: with unrolled loops, those of a
+// small model took 20.9 us a layer instead of 18.5.
 //
 // Blocks write into the shared memory of others when all of their cluster have begun (cluster_wait()), and the one that
 // is written to stays until all that it expects has come. So nobody has to wait for the others before it leaves.
@@ -29,6 +35,7 @@
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
+#include "ops/linear/cuda/e4m3_pairs.cuh"
 #include "ops/linear/cuda/skinny_gemm.cuh"
 #include "ops/linear/cuda/sm90/skinny_gemm_tiles.h"
 #include "ops/quantized/cuda/weight8_widen.cuh"
@@ -37,8 +44,8 @@ namespace hrm::ops::cuda::sm90 {
 
 constexpr int kGroupColumns = 64;  // of a warpgroup, rows of wgmma; also of a sum of squares
 constexpr int kGroupWarps = 4;
-constexpr int kBoxDepth = 64;  // summands of a box of x, 128 bytes
-constexpr int kSteps = kBoxDepth / 16;
+constexpr int kBoxBytes = 128;  // of a row of x in a box
+constexpr int kSteps = kBoxBytes / 32;
 constexpr int kStagesMost = 16, kRanksMost = 8;
 constexpr int kAligned = 1024;  // of what the TMA swizzles
 // A tile's summands are shared by as many blocks as make up to this many in all: three on two multiprocessors of an
@@ -47,23 +54,38 @@ constexpr int kAligned = 1024;  // of what the TMA swizzles
 constexpr int64_t kBlocks = 192;
 constexpr int64_t kSummandsOfRank = 256;  // a rank with less would do little but wait
 
+// What is multiplied: both of 16 bits, bytes of the weight that are widened for x, or bytes with E4m3Pairs.
+enum class TilesInput { bits16, widened, pairs };
+
 // A kind of block: its rows, a multiple of 8, and what multiplies. The weight is [gate | up] if it is gated.
-template <int kRowsMost, int kWarpGroups, bool kIsGated, bool kInBits8>
+template <int kRowsMost, int kWarpGroups, bool kIsGated, TilesInput kOf>
 struct TilesBlock {
   static constexpr int kRows = kRowsMost, kGroups = kWarpGroups;
-  static constexpr bool kGated = kIsGated, kBits8 = kInBits8;
+  static constexpr bool kGated = kIsGated;
+  static constexpr bool kWidened = kOf == TilesInput::widened, kPairs = kOf == TilesInput::pairs;
+  static constexpr bool kBits8 = kWidened || kPairs;
   static constexpr int kTile = kGroupColumns * kGroups;  // rows of the weight
   static constexpr int kColumns = kGated ? kTile / 2 : kTile;
   static constexpr int kMultiplying = kGroupWarps * kGroups;  // warps
   static constexpr int kThreads = 32 * (kMultiplying + 1);    // one warp more loads
-  static constexpr int kBoxes = kBits8 ? 2 : 1;      // of x in a stage, whose rows of the weight have 128 bytes, too
-  static constexpr int kDepth = kBoxes * kBoxDepth;  // summands of a stage
+  static constexpr int kDepth = kBits8 ? 128 : 64;            // summands of a stage: 128 bytes of the weight's rows
+  static constexpr int kBoxes = kWidened ? 2 : 1;             // of x in a stage
   static constexpr int kWeightBytes = kTile * 128;   // of a stage
   // Floats from one row of a block's sums to the next: neither what a warp writes of eight rows at once, nor 16 bytes
   // for each of eight threads, are twice in one bank.
   static constexpr int kPitch = kTile + 4;
   static constexpr int kOfMultiprocessor = kRows > 64 && (kGroups == 2 || kBits8) ? 1 : 2;  // blocks
   static constexpr int kBytesMost = 220 * 1024 / kOfMultiprocessor;
+  // Sums of runs of columns that are under way at once: two, where a thread has registers for them.
+  static constexpr int kRunsAtOnce = kGroups == 1 || kRows <= 16 ? 2 : 1;
+  // Of x in a stage, where it has this many rows.
+  __host__ __device__ static constexpr int box_bytes(int rows) { return (kPairs ? 2 : 1) * rows * kBoxBytes; }
+  __host__ __device__ static constexpr int scale_bytes(int rows) {
+    return kPairs ? kDepth / static_cast<int>(kPairsRun) * rows * 4 : 0;
+  }
+  __host__ __device__ static constexpr int stage_bytes(int rows) {
+    return kWeightBytes + kBoxes * box_bytes(rows) + scale_bytes(rows);
+  }
 };
 
 struct TilesShape {
@@ -163,9 +185,11 @@ struct TilesAdapter {
   __device__ void ask_for_b() const {
     if (near == nullptr) return;
     const int runs = a.rank / 8;
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < Block::kTile * runs; i += 32 * Block::kMultiplying) {
       const int of = i / runs, column = column_of(of);
       int slice = 0;
+#pragma unroll 1
       while (slice < a.slices && !has(slice, column)) ++slice;
       const bool exists = slice < a.slices;
       const T* const from = exists ? row_of_b(slice, column) + i % runs * 8 : static_cast<const T*>(a.B);
@@ -175,8 +199,10 @@ struct TilesAdapter {
   __device__ void ask_for_u() const {
     if (near == nullptr) return;
     const int runs = a.rank / 8;
+#pragma unroll 1
     for (int slice = 0, slot = 0; slice < a.slices && slot < kNearSlices; ++slice) {
       if (!in_tile(slice)) continue;
+#pragma unroll 1
       for (int i = static_cast<int>(threadIdx.x); i < rows * runs; i += 32 * Block::kMultiplying) {
         const int row = i / runs, k = i % runs * 8;
         const T* const from = static_cast<const T*>(a.u) + (int64_t{row} * a.slices + slice) * a.rank + k;
@@ -190,6 +216,7 @@ struct TilesAdapter {
   // threads of a row of a factor have four neighbouring summands each, in the same order on both sides.
   __device__ void sums(float (&sum)[Block::kRows / 8][4], const int (&of)[2]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, part = lane % 4;
+#pragma unroll 1
     for (int slice = 0, slot = 0; slice < a.slices; ++slice) {
       if (!in_tile(slice)) continue;
       const bool u_near = near != nullptr && slot < kNearSlices;
@@ -204,6 +231,7 @@ struct TilesAdapter {
         b[i] = near != nullptr ? near + of[i] * a.rank : row_of_b(slice, column_of(of[i]));
       }
       if (!__any_sync(0xffffffffu, exists[0] || exists[1])) continue;
+#pragma unroll 1
       for (int k = 4 * part; k - 4 * part < a.rank; k += 16) {
         const auto load = [&](const T* from, bool is_there) {
           return is_there && k < a.rank ? *reinterpret_cast<const uint2*>(from + k) : uint2{};
@@ -230,12 +258,14 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
   constexpr int kRows = Block::kRows, kTile = Block::kTile, kColumns = Block::kColumns, kPitch = Block::kPitch;
   constexpr int kMultiplying = Block::kMultiplying, kWeightBytes = Block::kWeightBytes;
   constexpr int kDepth = Block::kDepth, kBoxes = Block::kBoxes;
-  constexpr bool kGated = Block::kGated, kBits8 = Block::kBits8;
+  constexpr bool kGated = Block::kGated, kBits8 = Block::kBits8, kWidened = Block::kWidened, kPairs = Block::kPairs;
   extern __shared__ uint8_t shared_raw[];
   uint8_t* const x_ring = shared_raw + (-shared_address(shared_raw) & (kAligned - 1));
-  const int box_bytes = shape.x_rows * 128, x_bytes = kBoxes * box_bytes;
+  const int box_bytes = Block::box_bytes(shape.x_rows), x_bytes = kBoxes * box_bytes;
+  const int scale_bytes = Block::scale_bytes(shape.x_rows);
   uint8_t* const w_ring = x_ring + shape.stages * x_bytes;
-  float* const of_ranks = reinterpret_cast<float*>(w_ring + shape.stages * kWeightBytes);
+  [[maybe_unused]] uint8_t* const scale_ring = w_ring + shape.stages * kWeightBytes;
+  float* const of_ranks = reinterpret_cast<float*>(w_ring + shape.stages * (kWeightBytes + scale_bytes));
   const int ranks = shape.ranks, most_rows = rows_of_rank(shape.x_rows, ranks);
   auto* const barriers = reinterpret_cast<TilesBarriers*>(of_ranks + floats_of_ranks<Block>(shape));
   T* const near = shape.near ? reinterpret_cast<T*>(barriers + 1) : nullptr;
@@ -255,32 +285,38 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
 
   const auto load_weight = [&](int stage, int depth) {
     uint8_t* const to = w_ring + stage * kWeightBytes;
-    uint64_t* const barrier = kBits8 ? &barriers->weight[stage] : &barriers->full[stage];
+    uint64_t* const barrier = kWidened ? &barriers->weight[stage] : &barriers->full[stage];
     const int summand = (begin + depth) * kDepth;
     tma_load(to, &map_w, barrier, summand, first_column);
     if constexpr (kGated) tma_load(to + kWeightBytes / 2, &map_w, barrier, summand, width + first_column);
   };
   const auto expect = [&](int stage) {
-    barrier_arrive_expect(&barriers->full[stage], x_bytes + (kBits8 ? 0 : kWeightBytes));
-    if constexpr (kBits8) barrier_arrive_expect(&barriers->weight[stage], kWeightBytes);
+    barrier_arrive_expect(&barriers->full[stage], x_bytes + scale_bytes + (kWidened ? 0 : kWeightBytes));
+    if constexpr (kWidened) barrier_arrive_expect(&barriers->weight[stage], kWeightBytes);
   };
   const auto load_x = [&](int stage, int depth) {
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
       tma_load(x_ring + stage * x_bytes + box * box_bytes, &map_x, &barriers->full[stage],
-               (begin + depth) * kDepth + box * kBoxDepth, 0);
+               (begin + depth) * kDepth + box * (kDepth / kBoxes), 0);
+    }
+    if constexpr (kPairs) {
+      const auto* const from = reinterpret_cast<const uint8_t*>(p.x_pairs.scales) + (begin + depth) * scale_bytes;
+      bulk_load(scale_ring + stage * scale_bytes, from, scale_bytes, &barriers->full[stage]);
     }
   };
   const int at_once = min(count, shape.stages);
   if (warp == kMultiplying && lane == 0) {
+#pragma unroll 1
     for (int stage = 0; stage < shape.stages; ++stage) {
       barrier_init(&barriers->full[stage], 1);
       barrier_init(&barriers->empty[stage], kMultiplying);
-      if constexpr (kBits8) barrier_init(&barriers->weight[stage], 1);
+      if constexpr (kWidened) barrier_init(&barriers->weight[stage], 1);
     }
     barrier_init(&barriers->arrived, 1);
     barrier_init_fence();
     if (ranks > 1) barrier_arrive_expect(&barriers->arrived, ranks * own_rows * kTile * 4);
+#pragma unroll 1
     for (int depth = 0; depth < at_once; ++depth) {
       expect(depth);
       if (p.steady) load_weight(depth, depth);
@@ -302,7 +338,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
   const TilesAdapter<T, Block> adapter{p.adapter, first_column, width, rows, near, shape.x_rows};
   if (warp < kMultiplying) {
     adapter.ask_for_b();
-    if constexpr (kBits8) {
+    if constexpr (kWidened) {
       barrier_wait(&barriers->weight[0], 0);
       widen(first, 0, 0);
       widen(second, 0, 1);
@@ -312,12 +348,14 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
 
   if (warp == kMultiplying) {
     if (lane == 0) {
+#pragma unroll 1
       for (int depth = 0; depth < at_once; ++depth) {
         if (!p.steady) load_weight(depth, depth);
         load_x(depth, depth);
       }
       int stage = 0;
       uint32_t parity = 0;
+#pragma unroll 1
       for (int depth = at_once; depth < count; ++depth) {
         barrier_wait(&barriers->empty[stage], parity);
         expect(stage);
@@ -370,6 +408,10 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
   __syncwarp();
 
   float d[kRows / 2];
+  if constexpr (kPairs) {
+#pragma unroll
+    for (float& sum : d) sum = 0;
+  }
   int stage = 0, before = 0;
   uint32_t parity = 0;
   for (int depth = 0; depth < count; ++depth) {
@@ -378,7 +420,45 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
     const bool last = stage + 1 == shape.stages;
     const int next = last ? 0 : stage + 1;
     const uint32_t next_parity = last ? parity ^ 1 : parity;
-    if constexpr (kBits8) {
+    if constexpr (kPairs) {
+      // Sums of runs of columns, which are multiplied with the run's scale while the next ones are made.
+      const uint64_t w = descriptor_k_major(w_ring + stage * kWeightBytes + own_rows_of_weight);
+      const auto* const scales = reinterpret_cast<const float*>(scale_ring + stage * scale_bytes);
+      constexpr int kRuns = kDepth / static_cast<int>(kPairsRun), kRunSteps = kSteps / kRuns, kAtOnce = Block::kRunsAtOnce;
+      float of_run[kAtOnce][2 * kRows / 2];
+      const auto multiply_run = [&](int run) {
+        wgmma_fence();
+#pragma unroll
+        for (int step = run * kRunSteps; step < (run + 1) * kRunSteps; ++step) {
+          Mma<2 * kRows, Input::e4m3>::shared(of_run[run % kAtOnce], w + 2 * step, x + 2 * step, step > run * kRunSteps);
+        }
+        wgmma_commit();
+      };
+      const auto add_run = [&](int run) {
+        float(&sums_of)[kRows] = of_run[run % kAtOnce];
+        registers_fence(sums_of);
+#pragma unroll
+        for (int j = 0; j < kRows / 8; ++j) {
+          if (j * 8 >= shape.x_rows) break;
+          const float2 by = *reinterpret_cast<const float2*>(scales + run * shape.x_rows + 8 * j + 2 * (lane % 4));
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float both = fmaf(sums_of[8 * j + 4 + i], 0.0625f, sums_of[8 * j + i]);
+            d[4 * j + i] = fmaf(both, i % 2 == 0 ? by.x : by.y, d[4 * j + i]);
+          }
+        }
+      };
+      static_assert(kRuns == 2);
+      multiply_run(0);
+      if constexpr (kAtOnce == 2) multiply_run(1);
+      wgmma_wait<kAtOnce - 1>();
+      add_run(0);
+      if constexpr (kAtOnce == 1) multiply_run(1);
+      wgmma_wait<0>();
+      add_run(1);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&barriers->empty[stage]);
+    } else if constexpr (kWidened) {
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -419,8 +499,10 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
     stage = next;
     parity = next_parity;
   }
-  wgmma_wait<0>();
-  registers_fence(d);
+  if constexpr (!kPairs) {
+    wgmma_wait<0>();
+    registers_fence(d);
+  }
 
   copy_async_wait<0>();
   named_barrier(1, 32 * kMultiplying);  // all have read the stages
@@ -456,6 +538,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
   int pitch = kPitch;
   if (ranks > 1) {
     cluster_wait();
+#pragma unroll 1
     for (int i = thread; i < rows * (kTile / 4); i += 32 * kMultiplying) {
       const int row = i / (kTile / 4), quad = i % (kTile / 4) * 4;
       const uint4 bits = *reinterpret_cast<const uint4*>(&sums[row * kPitch + quad]);
@@ -468,9 +551,11 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
     parts = of_ranks;
     pitch = kTile;
   }
+#pragma unroll 1
   for (int of_row = first_task_row; of_row < own_rows; of_row += 32 * kMultiplying / kQuads) {
     const auto total = [&](int column) {
       float4 value{};
+#pragma unroll 2
       for (int other = 0; other < ranks; ++other) {
         const float4 more = *reinterpret_cast<const float4*>(parts + (other * most_rows + of_row) * pitch + column);
         value = {value.x + more.x, value.y + more.y, value.z + more.z, value.w + more.w};
@@ -506,6 +591,15 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
     const int64_t row = rank + of_row * ranks;
     const uint2 rounded = {round_pair<kInputOf<T>>(value.x, value.y), round_pair<kInputOf<T>>(value.z, value.w)};
     if (inside) *reinterpret_cast<uint2*>(static_cast<T*>(p.out) + row * width + task_column) = rounded;
+    // Pairs have runs as wide as a tile or half of it.
+    [[maybe_unused]] const auto store_runs = [&](const uint2& from) {
+      const float2 low = widen_pair<kInputOf<T>>(from.x), high = widen_pair<kInputOf<T>>(from.y);
+      const float values[4] = {low.x, low.y, high.x, high.y};
+      store_pairs(p.pairs, shape.x_rows, width, row, task_column, values, 0xffffu << (lane & 16));
+    };
+    if constexpr (kPairs && kGated && kColumns % kPairsRun == 0) {
+      if (p.pairs.values != nullptr && inside) store_runs(rounded);
+    }
     if (!kGated && p.next_norm != nullptr) {
       const float2 low = widen_pair<kInputOf<T>>(rounded.x), high = widen_pair<kInputOf<T>>(rounded.y);
       float squares = inside ? low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y : 0;
@@ -517,9 +611,12 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
       if (thread % kSquareQuads == 0 && inside)
         p.squares[row * squares_of(width) + task_column / kGroupColumns] = squares;
       if (inside) {
-        *reinterpret_cast<uint2*>(static_cast<T*>(p.scaled) + row * width + task_column) = {
-            round_pair<kInputOf<T>>(low.x * factor.x, low.y * factor.y),
-            round_pair<kInputOf<T>>(high.x * factor.z, high.y * factor.w)};
+        const uint2 scaled = {round_pair<kInputOf<T>>(low.x * factor.x, low.y * factor.y),
+                              round_pair<kInputOf<T>>(high.x * factor.z, high.y * factor.w)};
+        *reinterpret_cast<uint2*>(static_cast<T*>(p.scaled) + row * width + task_column) = scaled;
+        if constexpr (kPairs) {
+          if (p.pairs.values != nullptr) store_runs(scaled);
+        }
       }
     }
   }
@@ -534,7 +631,7 @@ cudaError_t start_block(const cuda::SkinnyGemm& p, cudaStream_t stream) {
   shape.ranks = static_cast<int>(
       std::clamp(std::min(kBlocks / tiles, depths * kDepth / kSummandsOfRank), int64_t{1}, int64_t{kRanksMost}));
   // The sums of all rows, and what an adapter adds to some, have room in the stages, too.
-  const int stage_bytes = Block::kWeightBytes + Block::kBoxes * shape.x_rows * 128;
+  const int stage_bytes = Block::stage_bytes(shape.x_rows);
   const bool adapts = p.adapter.slices > 0;
   const int sums = shape.x_rows + (adapts ? rows_of_rank(shape.x_rows, shape.ranks) : 0);
   const int least = std::max(2, (sums * Block::kPitch * 4 + stage_bytes - 1) / stage_bytes);
@@ -552,7 +649,10 @@ cudaError_t start_block(const cuda::SkinnyGemm& p, cudaStream_t stream) {
   shape.stages = stages();
   if (shape.stages < least) return cudaErrorInvalidValue;
   CUtensorMap map_x, map_w;
-  cudaError_t error = encode_rows(map_x, p.x, p.rows, p.inner, shape.x_rows);
+  cudaError_t error =
+      Block::kPairs
+          ? encode_rows(map_x, p.x_pairs.values, 2 * shape.x_rows, p.inner, 2 * shape.x_rows, MapElement::bits8)
+          : encode_rows(map_x, p.x, p.rows, p.inner, shape.x_rows);
   const int64_t weight_rows = Block::kGated ? 2 * p.width : p.width;
   if (error == cudaSuccess) {
     error = encode_rows(map_w, p.weight, weight_rows, p.inner, kColumns,
@@ -565,31 +665,38 @@ cudaError_t start_block(const cuda::SkinnyGemm& p, cudaStream_t stream) {
                shape.ranks, stream, map_x, map_w, p, shape);
 }
 
-template <typename T, int kRows, int kGroups, bool kBits8>
+template <typename T, int kRows, int kGroups, TilesInput kOf>
 cudaError_t start_groups(const cuda::SkinnyGemm& p, cudaStream_t stream) {
-  return p.gated ? start_block<T, TilesBlock<kRows, kGroups, true, kBits8>>(p, stream)
-                 : start_block<T, TilesBlock<kRows, kGroups, false, kBits8>>(p, stream);
+  return p.gated ? start_block<T, TilesBlock<kRows, kGroups, true, kOf>>(p, stream)
+                 : start_block<T, TilesBlock<kRows, kGroups, false, kOf>>(p, stream);
 }
 
-template <typename T, int kRows, bool kBits8>
+// Tiles of two warpgroups, and whether ranks can make enough blocks of them.
+inline int64_t wide_tiles(const cuda::SkinnyGemm& p) {
+  constexpr int64_t kWide = 2 * kGroupColumns;
+  return (p.width * (p.gated ? 2 : 1) + kWide - 1) / kWide;
+}
+inline bool enough_wide_tiles(const cuda::SkinnyGemm& p) {
+  return wide_tiles(p) * kRanksMost >= kBlocks;
+}
+
+template <typename T, int kRows, TilesInput kOf>
 cudaError_t start_rows(const cuda::SkinnyGemm& p, cudaStream_t stream) {
-  if constexpr (kBits8) {
-    // Where ranks can make enough blocks of such tiles, and tiles alone do not.
-    constexpr int64_t kWide = 2 * kGroupColumns;
-    const int64_t tiles = (p.width * (p.gated ? 2 : 1) + kWide - 1) / kWide;
-    if (tiles * kRanksMost >= kBlocks && tiles < kBlocks) return start_groups<T, kRows, 2, kBits8>(p, stream);
+  if constexpr (kOf == TilesInput::widened) {
+    // Where tiles alone do not make enough.
+    if (enough_wide_tiles(p) && wide_tiles(p) < kBlocks) return start_groups<T, kRows, 2, kOf>(p, stream);
   }
-  return start_groups<T, kRows, 1, kBits8>(p, stream);
+  return start_groups<T, kRows, 1, kOf>(p, stream);
 }
 
-template <bool kBits8>
+template <TilesInput kOf>
 cudaError_t start_tiles(const cuda::SkinnyGemm& p, cudaStream_t stream) {
   return by_half_element(p.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;
-    if (p.rows <= 32) return start_rows<T, 32, kBits8>(p, stream);
-    if (p.rows <= 64) return start_rows<T, 64, kBits8>(p, stream);
-    if (p.rows <= 96) return start_rows<T, 96, kBits8>(p, stream);
-    return start_rows<T, 128, kBits8>(p, stream);
+    if (p.rows <= 32) return start_rows<T, 32, kOf>(p, stream);
+    if (p.rows <= 64) return start_rows<T, 64, kOf>(p, stream);
+    if (p.rows <= 96) return start_rows<T, 96, kOf>(p, stream);
+    return start_rows<T, 128, kOf>(p, stream);
   });
 }
 

@@ -15,7 +15,18 @@ constexpr int64_t kTileRowsMost = 128;
 // weight's shape decides, which differs from those of the other kernels.
 bool fits_tiles(const cuda::SkinnyGemm& params);
 cudaError_t launch_tiles(const cuda::SkinnyGemm& params, cudaStream_t stream);
-// launch_tiles() of weights in 8 bits.
+// Pairs, x's and those that are made, are for up to this many bfloat16 rows of a suitable width and weights in e4m3.
+constexpr int64_t kPairsRowsMost = 48;
+constexpr bool takes_pairs(int64_t width) {
+  return width % 128 == 0;
+}
+constexpr bool fits_pairs(const cuda::SkinnyGemm& p) {
+  return p.rows <= kPairsRowsMost && takes_pairs(p.inner) && p.element == Element::bf16 && p.scales != nullptr &&
+         p.format == Weight8Format::e4m3;
+}
+
+// launch_tiles() of weights in 8 bits, and of those whose x is there in pairs.
 cudaError_t launch_tiles8(const cuda::SkinnyGemm& params, cudaStream_t stream);
+cudaError_t launch_tiles_pairs(const cuda::SkinnyGemm& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda::sm90
