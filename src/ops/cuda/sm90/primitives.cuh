@@ -136,14 +136,6 @@ __device__ inline void tma_prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// A run of bytes; their number and both addresses are multiples of 16.
-__device__ inline void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-
 // x counts elements of the innermost dimension. Elements outside of the tensor arrive as zeros and count as bytes.
 __device__ inline void tma_load(void* to, const CUtensorMap* map, uint64_t* barrier, int x, int y) {
   asm volatile(

@@ -32,6 +32,7 @@
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/matrix_copies.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/sm90/core_matrices.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
