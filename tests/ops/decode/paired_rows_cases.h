@@ -29,7 +29,7 @@ inline at::Tensor numbers_of(const at::Tensor& pairs, int64_t rows, int64_t colu
     const at::Tensor numbers = both.select(1, i).contiguous().view(at::kFloat8_e4m3fn).to(at::kFloat).to(at::kDouble);
     return numbers.view({padded, columns / 64, 64});
   };
-  return (scales * (part(0) + part(1) / 16)).view({padded, columns}).narrow(0, 0, rows);
+  return (scales * (part(0) + part(1) / 16)).reshape({padded, columns}).narrow(0, 0, rows);
 }
 
 // Whether these pairs are x, but for 2^-22 of the largest number of each run of 64.
