@@ -1,7 +1,7 @@
 #pragma once
 // Rows of bfloat16 numbers as pairs of e4m3 numbers, which tensor cores multiply with a weight in e4m3 as it is stored.
-// A pair has 8 bits of mantissa, as bfloat16 has: no number loses anything that is above 2^-14 of the largest one of
-// its run, and the others lose at most 2^-22 of that.
+// A pair has 8 bits of mantissa, as bfloat16 has: no number loses anything that is above 2^-13 of the largest one of
+// its run, and the others lose at most 2^-21 of that.
 
 #include <cstdint>
 
