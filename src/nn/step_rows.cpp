@@ -63,8 +63,7 @@ StepRows step_product(const Linear& linear, const ops::PairedRows& x, const at::
 
 at::Tensor step_sums_of(const Linear& linear, const ops::PairedRows& x) {
   if (!has_step_kernel(linear)) return linear.forward(x.rows);
-  return ops::decode_linear(x.rows, step_weight(linear),
-                            {.adapter = step_adapter(linear, x.rows), .pairs = x.pairs});
+  return ops::decode_linear(x.rows, step_weight(linear), {.adapter = step_adapter(linear, x.rows), .pairs = x.pairs});
 }
 
 bool step_reads_pairs(const Linear& linear) {

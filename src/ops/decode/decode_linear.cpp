@@ -50,11 +50,10 @@ PairedRows decode_linear_paired(const at::Tensor& x, const DecodeWeight& weight,
   static const Op<DecodeLinearOp> op("hrm::decode_linear");
   const DecodeAdapter a = adapter_or_none(o.adapter);
   TORCH_CHECK(!o.norm || !o.pairs.defined(), "hrm::decode_linear: with a norm, pairs are those of `ahead`");
-  const auto [y, pairs] =
-      op(x, weight.values, o.norm, o.eps, o.residual, o.gated, optional_tensor(o.ahead.scaled),
-         optional_tensor(o.ahead.squares), optional_tensor(o.norm ? o.ahead.pairs : o.pairs),
-         optional_tensor(weight.scales), optional_tensor(weight.workspace), optional_tensor(a.u), optional_tensor(a.B),
-         flat_slices(a.slices), a.scale);
+  const auto [y, pairs] = op(x, weight.values, o.norm, o.eps, o.residual, o.gated, optional_tensor(o.ahead.scaled),
+                             optional_tensor(o.ahead.squares), optional_tensor(o.norm ? o.ahead.pairs : o.pairs),
+                             optional_tensor(weight.scales), optional_tensor(weight.workspace), optional_tensor(a.u),
+                             optional_tensor(a.B), flat_slices(a.slices), a.scale);
   return {y, made(pairs)};
 }
 
@@ -142,8 +141,8 @@ void check_decode_linear(const at::Tensor& x, const Product& p, const OptionalTe
   check_adapter(x, p);
   TORCH_CHECK(!p.pairs || (p.pairs->dim() == 1 && p.pairs->scalar_type() == at::kByte && p.pairs->is_contiguous() &&
                            p.pairs->device() == x.device()),
-              "hrm::decode_linear: pairs must be uint8 in one dimension, as a kernel made them, got ",
-              p.pairs->sizes(), " ", p.pairs->scalar_type());
+              "hrm::decode_linear: pairs must be uint8 in one dimension, as a kernel made them, got ", p.pairs->sizes(),
+              " ", p.pairs->scalar_type());
 }
 
 void check_ahead(const at::Tensor& x, const OptionalTensor& norm, const OptionalTensor& scaled,

@@ -227,8 +227,8 @@ TEST(DecodeLinearGpu, PairsAgainstFloat64) {
     for (const int64_t rows : {1, 8, 12, 16, 17, 32, 33, 48, 49}) {
       for (const Around around : {Around::nothing, Around::residual, Around::gate}) {
         for (const bool adapts : {false, true}) {
-          DecodeLinearInput in = in_8_bits(decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA),
-                                           at::kFloat8_e4m3fn);
+          DecodeLinearInput in =
+              in_8_bits(decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
           if (adapts) in = with_adapter(in, 16, 3, 0.5);
           in = with_pairs(in);
           const std::string what = describe(in, around);
@@ -248,8 +248,8 @@ TEST(DecodeLinearGpu, PairsOfAnySize) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
   const WithoutTf32 exact;
-  DecodeLinearInput in = in_8_bits(decode_linear_input(20, 2048, 2048, Around::gate, at::kBFloat16, at::kCUDA),
-                                   at::kFloat8_e4m3fn);
+  DecodeLinearInput in =
+      in_8_bits(decode_linear_input(20, 2048, 2048, Around::gate, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
   in.x.mul_(at::pow(2.0, 6 * normal({1, 2048}, 9, at::kFloat, at::kCUDA)));
   in.x.narrow(1, 64, 64).zero_();
   in.x.narrow(1, 128, 64).mul_(0x1p-120);
@@ -265,8 +265,8 @@ TEST(DecodeLinearGpu, PairsOfAnySize) {
 TEST(DecodeLinearGpu, PairsOfARowThatIsNotFinite) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
-  const DecodeLinearInput in = in_8_bits(
-      decode_linear_input(12, 2048, 2048, Around::residual, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
+  const DecodeLinearInput in =
+      in_8_bits(decode_linear_input(12, 2048, 2048, Around::residual, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
   const at::Tensor norm = at::ones({2048}, in.x.options().dtype(at::kFloat)), pairs = pairs_of(in.x);
   const DecodedAhead want = decode_linear_ahead({in.x, pairs}, in.stored(), *in.options.residual, norm);
   const at::Tensor bad = in.options.residual->clone();
@@ -314,8 +314,8 @@ TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsOfPairs) {
   HRM_NEEDS_GPU();
   // Up to 16, 32 and 48 rows have kernels of their own.
   const DecodeLinearInput in = with_adapter(
-      in_8_bits(decode_linear_input(48, 2048, 1024, Around::gate, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn), 16,
-      3, 0.7);
+      in_8_bits(decode_linear_input(48, 2048, 1024, Around::gate, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn), 16, 3,
+      0.7);
   const PairedRows all = decode_linear_paired(in.x, in.stored(), with_pairs(in).options);
   for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {30, 17}, {3, 32}, {10, 33}}) {
     const DecodeLinearInput part = with_pairs(rows_of(in, first, rows));
@@ -329,8 +329,8 @@ TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsOfPairs) {
 
 TEST(DecodeLinearGpu, BadPairs) {
   HRM_NEEDS_GPU();
-  const DecodeLinearInput in = in_8_bits(
-      decode_linear_input(12, 2048, 1024, Around::nothing, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
+  const DecodeLinearInput in =
+      in_8_bits(decode_linear_input(12, 2048, 1024, Around::nothing, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
   const at::Tensor pairs = pairs_of(in.x);
   const auto error = [&](const at::Tensor& p) {
     return error_of([&] { decode_linear(in.x, in.stored(), {.pairs = p}); });

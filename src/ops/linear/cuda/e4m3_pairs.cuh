@@ -8,8 +8,8 @@
 
 namespace hrm::ops::cuda {
 
-// Stores `kCount` neighbouring columns of a row, 2 or 4. The threads of a run, 64 / kCount neighbours of a warp, call it
-// together; `mask` names them. rows: of the matrix, rounded up to 8.
+// Stores `kCount` neighbouring columns of a row, 2 or 4. The threads of a run, 64 / kCount neighbours of a warp, call
+// it together; `mask` names them. rows: of the matrix, rounded up to 8.
 template <int kCount>
 __device__ inline void store_pairs(const E4m3Pairs& to, int64_t rows, int64_t columns, int64_t row, int64_t column,
                                    const float (&value)[kCount], uint32_t mask) {

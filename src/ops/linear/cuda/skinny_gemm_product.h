@@ -18,7 +18,7 @@ struct SkinnyGemmOptions {
   at::Tensor pairs = {};      // of x, or of ahead.scaled (hrm/ops/paired_rows.h)
   at::Tensor next_norm = {};  // (width) float32: `made` gets what a norm of the result needs, where the kernel makes it
   AheadOfNorm* made = nullptr;  // its pairs are of a gated result, too
-  at::Tensor scales = {};  // (width), gated (2 width) float32: the weight is in 8 bits (hrm/ops/weight8.h)
+  at::Tensor scales = {};       // (width), gated (2 width) float32: the weight is in 8 bits (hrm/ops/weight8.h)
   std::optional<DecodeAdapter> adapter = {};
   bool normed = false;  // x comes from a norm: sums in the order that they have with the norm in the kernel
   bool steady = false;  // the kernel queued last does not write the weight, so that it may be read meanwhile

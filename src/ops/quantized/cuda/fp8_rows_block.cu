@@ -15,7 +15,11 @@ namespace hrm::ops::cuda {
 namespace {
 
 constexpr int kMostThreads = 512;  // of a block that has one row
-constexpr int kWarpRows = 4;       // rows of a block whose warps have one each
+// The same of SwiGLU, where a thread keeps that many parts. A multiprocessor has room for one block of a long row,
+// which hides more of the memory's latency with twice the threads.
+template <int kPacks>
+constexpr int kSwigluThreads = kPacks <= 2 ? 1024 : 512;
+constexpr int kWarpRows = 4;  // rows of a block whose warps have one each
 
 template <typename T>
 constexpr int kPack = 16 / sizeof(T);
@@ -110,7 +114,7 @@ __global__ void __launch_bounds__(kWarps == 1 ? kWarpRows * 32 : kWarps * 32)
 }
 
 template <typename T, int kPacks>
-__global__ void __launch_bounds__(kMostThreads) swiglu_forward_rows(const SwigluRows p) {
+__global__ void __launch_bounds__(kSwigluThreads<kPacks>) swiglu_forward_rows(const SwigluRows p) {
   constexpr int N = kPack<T>;
   wait_for_earlier();
   const int64_t row = blockIdx.x;
@@ -151,7 +155,7 @@ __global__ void __launch_bounds__(kMostThreads) swiglu_forward_rows(const Swiglu
 }
 
 template <typename T, int kPacks>
-__global__ void __launch_bounds__(kMostThreads) swiglu_backward_rows(const SwigluBackwardRows p) {
+__global__ void __launch_bounds__(kSwigluThreads<kPacks>) swiglu_backward_rows(const SwigluBackwardRows p) {
   constexpr int N = kPack<T>;
   wait_for_earlier();
   const int64_t row = blockIdx.x;
@@ -170,7 +174,6 @@ __global__ void __launch_bounds__(kMostThreads) swiglu_backward_rows(const Swigl
     }
   }
   T* const wide = p.grad.wide == nullptr ? nullptr : static_cast<T*>(p.grad.wide) + row * 2 * p.width;
-  float scaled[kPacks][2][N];
   uint32_t largest = 0;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
@@ -185,8 +188,8 @@ __global__ void __launch_bounds__(kMostThreads) swiglu_backward_rows(const Swigl
         store_pack<T, N>(wide + at, gate[i]);
         store_pack<T, N>(wide + p.width + at, up[i]);
       }
-      largest = scale_pack(scaled[i][0], largest, gate[i], p.grad.factors, at);
-      largest = scale_pack(scaled[i][1], largest, up[i], p.grad.factors, p.width + at);
+      largest = larger_of_pack(largest, gate[i], p.grad.factors, at);
+      largest = larger_of_pack(largest, up[i], p.grad.factors, p.width + at);
     }
   }
   const float scale = scale_for(largest_of_block(largest)), inverse = __fdiv_rn(1.0f, scale);
@@ -196,8 +199,8 @@ __global__ void __launch_bounds__(kMostThreads) swiglu_backward_rows(const Swigl
   for (int i = 0; i < kPacks; ++i) {
     const int at = (thread + threads * i) * N;
     if (thread + threads * i < packs) {
-      store_e4m3(values + at, scaled[i][0], inverse);
-      store_e4m3(values + p.width + at, scaled[i][1], inverse);
+      quantise_pack(values + at, gate[i], p.grad.factors, at, inverse);
+      quantise_pack(values + p.width + at, up[i], p.grad.factors, p.width + at, inverse);
     }
   }
 }
@@ -288,11 +291,18 @@ int threads_for(int64_t parts, int each) {
 
 // The kernel `of` a number of parts in each thread, for a block to each row.
 template <typename Params, class Of>
-cudaError_t start_rows(const Params& p, int64_t rows, int64_t parts, cudaStream_t stream, const Of& of) {
+cudaError_t start_rows(const Params& p, int64_t rows, int64_t parts, int64_t each, cudaStream_t stream, const Of& of) {
   if (rows > INT32_MAX) return cudaErrorInvalidConfiguration;
-  return by_parts((parts + kFewThreads - 1) / kFewThreads, [&](auto each) {
-    return start_early(of(each), static_cast<unsigned>(rows), threads_for(parts, each.value), 0, stream, p);
+  return by_parts(each, [&](auto of_thread) {
+    return start_early(of(of_thread), static_cast<unsigned>(rows), threads_for(parts, of_thread.value), 0, stream, p);
   });
+}
+
+int64_t parts_of_thread(int64_t parts) {
+  return (parts + kFewThreads - 1) / kFewThreads;
+}
+int64_t packs_of_thread(int64_t packs) {
+  return packs <= kFewThreads ? 1 : packs <= 2 * kSwigluThreads<2> ? 2 : 4;
 }
 
 int64_t pack_of(Element element) {
@@ -358,7 +368,8 @@ cudaError_t launch(const SwigluRows& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
   return by_element(p.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;
-    return start_rows(p, p.rows, p.width / kPack<T>, stream,
+    const int64_t packs = p.width / kPack<T>;
+    return start_rows(p, p.rows, packs, packs_of_thread(packs), stream,
                       [](auto each) { return &swiglu_forward_rows<T, each.value>; });
   });
 }
@@ -368,7 +379,8 @@ cudaError_t launch(const SwigluBackwardRows& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
   return by_element(p.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;
-    return start_rows(p, p.rows, p.width / kPack<T>, stream,
+    const int64_t packs = p.width / kPack<T>;
+    return start_rows(p, p.rows, packs, packs_of_thread(packs), stream,
                       [](auto each) { return &swiglu_backward_rows<T, each.value>; });
   });
 }
@@ -381,10 +393,10 @@ cudaError_t launch(const QkvBackwardRows& p, cudaStream_t stream) {
     using T = TypeIn<decltype(type)>;
     const int64_t items = items_of(s);
     if (s.q_weight != nullptr) {
-      return start_rows(p, s.rows, items, stream,
+      return start_rows(p, s.rows, items, parts_of_thread(items), stream,
                         [](auto each) { return &qkv_heads_backward_rows<T, each.value, true>; });
     }
-    return start_rows(p, s.rows, items, stream,
+    return start_rows(p, s.rows, items, parts_of_thread(items), stream,
                       [](auto each) { return &qkv_heads_backward_rows<T, each.value, false>; });
   });
 }

@@ -71,7 +71,7 @@ struct TilesBlock {
   static constexpr int kThreads = 32 * (kMultiplying + 1);    // one warp more loads
   static constexpr int kDepth = kBits8 ? 128 : 64;            // summands of a stage: 128 bytes of the weight's rows
   static constexpr int kBoxes = kWidened ? 2 : 1;             // of x in a stage
-  static constexpr int kWeightBytes = kTile * 128;   // of a stage
+  static constexpr int kWeightBytes = kTile * 128;            // of a stage
   // Floats from one row of a block's sums to the next: neither what a warp writes of eight rows at once, nor 16 bytes
   // for each of eight threads, are twice in one bank.
   static constexpr int kPitch = kTile + 4;
@@ -425,13 +425,15 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
       // Sums of runs of columns, which are multiplied with the run's scale while the next ones are made.
       const uint64_t w = descriptor_k_major(w_ring + stage * kWeightBytes + own_rows_of_weight);
       const auto* const scales = reinterpret_cast<const float*>(scale_ring + stage * scale_bytes);
-      constexpr int kRuns = kDepth / static_cast<int>(kPairsRun), kRunSteps = kSteps / kRuns, kAtOnce = Block::kRunsAtOnce;
+      constexpr int kRuns = kDepth / static_cast<int>(kPairsRun), kRunSteps = kSteps / kRuns,
+                    kAtOnce = Block::kRunsAtOnce;
       float of_run[kAtOnce][2 * kRows / 2];
       const auto multiply_run = [&](int run) {
         wgmma_fence();
 #pragma unroll
         for (int step = run * kRunSteps; step < (run + 1) * kRunSteps; ++step) {
-          Mma<2 * kRows, Input::e4m3>::shared(of_run[run % kAtOnce], w + 2 * step, x + 2 * step, step > run * kRunSteps);
+          Mma<2 * kRows, Input::e4m3>::shared(of_run[run % kAtOnce], w + 2 * step, x + 2 * step,
+                                              step > run * kRunSteps);
         }
         wgmma_commit();
       };
@@ -650,10 +652,9 @@ cudaError_t start_block(const cuda::SkinnyGemm& p, cudaStream_t stream) {
   shape.stages = stages();
   if (shape.stages < least) return cudaErrorInvalidValue;
   CUtensorMap map_x, map_w;
-  cudaError_t error =
-      Block::kPairs
-          ? encode_rows(map_x, p.x_pairs.values, 2 * shape.x_rows, p.inner, 2 * shape.x_rows, MapElement::bits8)
-          : encode_rows(map_x, p.x, p.rows, p.inner, shape.x_rows);
+  cudaError_t error = Block::kPairs ? encode_rows(map_x, p.x_pairs.values, 2 * shape.x_rows, p.inner, 2 * shape.x_rows,
+                                                  MapElement::bits8)
+                                    : encode_rows(map_x, p.x, p.rows, p.inner, shape.x_rows);
   const int64_t weight_rows = Block::kGated ? 2 * p.width : p.width;
   if (error == cudaSuccess) {
     error = encode_rows(map_w, p.weight, weight_rows, p.inner, kColumns,
