@@ -112,8 +112,8 @@ at::Tensor CausalAttention::project(const at::Tensor& x) const {
   return wide() ? normed_widely(qkv) : qkv;
 }
 
-ops::PairedRows CausalAttention::step_mix(const at::Tensor& qkv, const AttentionPass& pass,
-                                          const LayerCache& cache) const {
+ops::PairedRows CausalAttention::step_mix(const at::Tensor& qkv, const AttentionPass& pass, const LayerCache& cache,
+                                          bool pairs) const {
   ops::DecodeAttentionOptions options{
       .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.spans.window, .steady = true};
   if (sizes_.qk_norm) {
@@ -121,27 +121,27 @@ ops::PairedRows CausalAttention::step_mix(const at::Tensor& qkv, const Attention
     options.k_weight = k_norm_->weight();
   }
   const at::Tensor rows = qkv.squeeze(1);
-  if (!step_reads_pairs(*o_proj_)) {
-    return {ops::decode_attention_(rows, cache.keys, cache.values, pass.place, options).unsqueeze(1)};
-  }
+  if (!pairs) return ops::decode_attention_(rows, cache.keys, cache.values, pass.place, options).unsqueeze(1);
   ops::PairedRows mixed = ops::decode_attention_paired_(rows, cache.keys, cache.values, pass.place, options);
   mixed.rows = mixed.rows.unsqueeze(1);
   return mixed;
 }
 
 at::Tensor CausalAttention::step(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const {
-  return o_proj_->forward(step_mix(project(x), pass, cache).rows);
+  return o_proj_->forward(step_mix(project(x), pass, cache, /*pairs=*/false).rows);
 }
 
 StepRows CausalAttention::step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
                                    const LayerCache& cache, const RmsNorm* next) const {
   const at::Tensor qkv = step_linear(*qkv_proj_, norm, rows).rows;
-  return step_product(*o_proj_, step_mix(wide() ? normed_widely(qkv) : qkv, pass, cache), rows.x, next);
+  const ops::PairedRows mixed = step_mix(wide() ? normed_widely(qkv) : qkv, pass, cache, step_reads_pairs(*o_proj_));
+  return step_product(*o_proj_, mixed, rows.x, next);
 }
 
 at::Tensor CausalAttention::step_sums(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
                                       const LayerCache& cache) const {
-  return step_sums_of(*o_proj_, step_mix(step_linear(*qkv_proj_, norm, rows).rows, pass, cache));
+  const at::Tensor qkv = step_linear(*qkv_proj_, norm, rows).rows;
+  return step_sums_of(*o_proj_, step_mix(qkv, pass, cache, step_reads_pairs(*o_proj_)));
 }
 
 ops::QkvHeadOptions CausalAttention::head_options(const AttentionPass& pass) const {

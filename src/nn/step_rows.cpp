@@ -55,7 +55,7 @@ StepRows step_product(const Linear& linear, const ops::PairedRows& x, const at::
   const ops::DecodeWeight weight = step_weight(linear);
   const std::optional<ops::DecodeAdapter> adapter = step_adapter(linear, x.rows);
   if (next == nullptr) {
-    return {ops::decode_linear(x.rows, weight, {.residual = residual, .adapter = adapter, .pairs = x.pairs})};
+    return {ops::decode_linear(x, weight, {.residual = residual, .adapter = adapter})};
   }
   auto [y, ahead] = ops::decode_linear_ahead(x, weight, residual, next->scale(), adapter);
   return {std::move(y), std::move(ahead)};
@@ -63,11 +63,12 @@ StepRows step_product(const Linear& linear, const ops::PairedRows& x, const at::
 
 at::Tensor step_sums_of(const Linear& linear, const ops::PairedRows& x) {
   if (!has_step_kernel(linear)) return linear.forward(x.rows);
-  return ops::decode_linear(x.rows, step_weight(linear), {.adapter = step_adapter(linear, x.rows), .pairs = x.pairs});
+  return ops::decode_linear(x, step_weight(linear), {.adapter = step_adapter(linear, x.rows)});
 }
 
 bool step_reads_pairs(const Linear& linear) {
-  return has_step_kernel(linear) && linear.format() == WeightFormat::fp8;
+  return has_step_kernel(linear) && linear.format() == WeightFormat::fp8 &&
+         linear.weight().numel() >= ops::kDecodeTileElements;
 }
 
 }  // namespace hrm::nn

@@ -98,11 +98,15 @@ class SteppedBlocks {
       for (size_t b = 0; b < 2; ++b) {
         h = model_->blocks[b]->step(h, {.rotary = rotary_, .place = place}, nullptr, caches_[b],
                                     b == 0 ? model_->blocks[1].get() : nullptr);
+        if (h.ahead.pairs.defined()) ++pairs_handed_on_;
       }
       all.push_back(h.x);
     }
     return at::cat(all, 1);
   }
+
+  // How often a block has handed its rows to the next one in pairs.
+  int64_t pairs_handed_on() const { return pairs_handed_on_; }
 
   at::Tensor input() const {
     return test::numbers({kRows, kLength, model_->blocks[0]->parameters().front().size(0)}, 7).to(device_, dtype_);
@@ -118,6 +122,7 @@ class SteppedBlocks {
   ParameterSet parameters_;
   RotaryTable rotary_;
   std::vector<LayerCache> caches_;
+  int64_t pairs_handed_on_ = 0;
 };
 
 // Counts calls of ops whose name begins so, during its lifetime.

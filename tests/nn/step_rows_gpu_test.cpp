@@ -6,6 +6,7 @@ namespace {
 
 using testing::expect_steps_as_rows;
 using testing::StepCase;
+using testing::SteppedBlocks;
 
 // Layers as large as those of a model of width 1,024, so that the kernels for few rows take them, and small ones.
 TEST(StepRowsGpu, OfEachFormat) {
@@ -30,6 +31,10 @@ TEST(StepRowsGpu, InPairs) {
   for (const LoraMode mode : {LoraMode::off, LoraMode::adapter}) {
     const StepCase c{.attention = sizes, .inner = 2304, .format = WeightFormat::fp8, .mode = mode};
     expect_steps_as_rows(c, at::kBFloat16, at::kCUDA, 0.03);
+    SteppedBlocks blocks(c, at::kBFloat16, at::kCUDA);
+    blocks.by_steps(blocks.input());
+    const bool hopper = at::cuda::getCurrentDeviceProperties()->major == 9;
+    EXPECT_EQ(blocks.pairs_handed_on(), hopper ? SteppedBlocks::kLength : 0);
   }
 }
 

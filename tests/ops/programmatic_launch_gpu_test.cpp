@@ -479,7 +479,8 @@ TEST(ProgrammaticLaunchGpu, DecodingByTiles) {
 // Weights in 8 bits, with adapters and without.
 TEST(ProgrammaticLaunchGpu, DecodingByTiles8) {
   HRM_NEEDS_GPU();
-  expect_order_of_decoding(1536, {1, 12, 128}, at::kFloat8_e4m3fn);
+  expect_order_of_decoding(1536, {1, 12, 20, 40, 128}, at::kFloat8_e4m3fn);
+  expect_order_of_decoding(1536, {12, 40}, at::kFloat8_e4m3fn, 16);
   expect_order_of_decoding(1536, {12, 40}, at::kChar, 16);
 }
 

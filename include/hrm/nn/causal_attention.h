@@ -119,7 +119,7 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
   // normed_add() of a frozen layer that multiplies rows in 8 bits.
   at::Tensor rows_normed_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
                              LayerCache* cache) const;
-  ops::PairedRows step_mix(const at::Tensor& qkv, const AttentionPass& pass, const LayerCache& cache) const;
+  ops::PairedRows step_mix(const at::Tensor& qkv, const AttentionPass& pass, const LayerCache& cache, bool pairs) const;
   at::Tensor attend(const at::Tensor& qkv, const AttentionPass& pass) const;
   at::Tensor attend(const ops::QkvHeads& heads, const AttentionPass& pass, LayerCache* cache) const;
   ops::QkvHeadOptions head_options(const AttentionPass& pass) const;

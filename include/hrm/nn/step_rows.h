@@ -26,7 +26,7 @@ StepRows step_product(const Linear& linear, const ops::PairedRows& x, const at::
 // x W^T, likewise: of a layer that is cut by its inputs, this part's partial sums.
 at::Tensor step_sums_of(const Linear& linear, const ops::PairedRows& x);
 
-// Whether these two read pairs of x: where the weight is in e4m3.
+// Whether these two read pairs of x: where the weight is in e4m3 and large enough.
 bool step_reads_pairs(const Linear& linear);
 
 }  // namespace hrm::nn

@@ -40,8 +40,8 @@ struct DecodeAttentionOptions {
 at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                              const at::Tensor& lengths, const DecodeAttentionOptions& options);
 
-// The same, with the result in pairs where a kernel makes them: on Hopper, for up to 48 bfloat16 rows, if Hq hd is a
-// multiple of 128 and Hq / Hkv hd of 64.
+// The same, with the result in pairs where a kernel makes them: on Hopper, for up to 48 bfloat16 rows with hd 32, 64 or
+// 128 and Hq / Hkv at most 8. Hq * hd must be a multiple of 128, and (Hq / Hkv) * hd of 64.
 PairedRows decode_attention_paired_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                                     const at::Tensor& lengths, const DecodeAttentionOptions& options);
 

@@ -50,16 +50,16 @@ struct DecodeLinearOptions {
   bool gated = false;                         // return silu(gate) * up, where the product is [gate | up]
   AheadOfNorm ahead = {};                     // for x and `norm`, from decode_linear_ahead
   std::optional<DecodeAdapter> adapter = {};  // added to the product before gate and residual
-  at::Tensor pairs = {};                      // of x, without a norm, as in PairedRows
 };
 
 // y = n @ weight^T (+ adapter) (+ residual), optionally gated, where n = weighted_rms_norm(x, norm, eps), or x without
 // a norm. Rounds where weighted_rms_norm, linear, linear_add, linear_swiglu, linear_weight8 and lora_add_ round, or
-// less often.
+// less often; but see the kernel of pairs below.
 //
-// x: (..., D), float32, bfloat16 or float16 (float64 for tests). weight: (F, D), gated (2F, D), of x's dtype or in 8
-// bits with scales (F), gated (2F). Returns (..., F), contiguous. No gradient. Deterministic. Runs on the current
-// stream; can be captured. Throws c10::Error that names the shapes.
+// x: (..., D), without pairs if there is a norm, whose are those of `ahead`; float32, bfloat16 or float16 (float64 for
+// tests). weight: (F, D), gated (2F, D), of x's dtype or in 8 bits with scales (F), gated (2F). Returns (..., F),
+// contiguous. No gradient. Deterministic. Runs on the current stream; can be captured. Throws c10::Error that names the
+// shapes.
 //
 // The weight is read while kernels queued before still run: those of decode_linear, back to the last kernel that is
 // none of them, and that one. None of these may write the weight, its scales or the adapter's B.
@@ -70,17 +70,20 @@ struct DecodeLinearOptions {
 //   D >= 1,024, as an adapter's A has. Weights in 8 bits are read as they are, if D is a multiple of 16, and an adapter
 //   is added in the epilogue, if its rank is a multiple of 8 and its slices begin and end at multiples of 4.
 // - sm90/skinny_gemm_tiles_pairs.cu: weights in e4m3 and up to 48 bfloat16 rows that come with pairs, where D is a
-//   multiple of 128. It makes pairs of a gated result or of `scaled`, if their width is such a multiple, too.
+//   multiple of 128. It makes pairs of a gated result or of `scaled`, if their width is such a multiple, too. Numbers
+//   below 2^-13 of the largest of their 64 columns lose up to 2^-21 of that one. Each 64 products are summed with about
+//   14 bits, these sums in float32.
 // - src/ops/linear/cuda/skinny_gemm.cu: other weights, up to 32 rows, 64 if gated, 8 with the norm fused.
 // - sm90/skinny_gemm_split.cu: the same for narrow weights on Hopper.
-// In these kernels, a row's result does not depend on the other rows. Other weights in 8 bits are multiplied by
+// In each of these kernels, a row's result does not depend on the other rows. Other weights in 8 bits are multiplied by
 // linear_weight8, and other adapters are added by lora_add_.
 //
 // With options.ahead, the division by the norm follows the product, in float32, and n is not rounded a second time.
-at::Tensor decode_linear(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& options = {});
+at::Tensor decode_linear(const PairedRows& x, const DecodeWeight& weight, const DecodeLinearOptions& options = {});
 
 // The same, with y in pairs where the kernel makes them: of a gated product whose x comes in pairs.
-PairedRows decode_linear_paired(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& options);
+PairedRows decode_linear_paired(const PairedRows& x, const DecodeWeight& weight,
+                                const DecodeLinearOptions& options = {});
 
 struct DecodedAhead {
   at::Tensor y;
@@ -88,7 +91,7 @@ struct DecodedAhead {
 };
 
 // y = x @ weight^T (+ adapter) + residual, like decode_linear. If the kernel prepares it (bfloat16 by tiles, up to 128
-// rows), also returns the inputs of an RMSNorm of y with the weight next_norm, (F) float32.
+// rows), also returns the inputs of an RMSNorm of y with the weight next_norm, (F) float32; with pairs, if x has them.
 DecodedAhead decode_linear_ahead(const PairedRows& x, const DecodeWeight& weight, const at::Tensor& residual,
                                  const at::Tensor& next_norm, const std::optional<DecodeAdapter>& adapter = {});
 

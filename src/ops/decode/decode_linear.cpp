@@ -46,18 +46,18 @@ DecodeAdapter adapter_or_none(const std::optional<DecodeAdapter>& adapter) {
 
 }  // namespace
 
-PairedRows decode_linear_paired(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& o) {
+PairedRows decode_linear_paired(const PairedRows& x, const DecodeWeight& weight, const DecodeLinearOptions& o) {
   static const Op<DecodeLinearOp> op("hrm::decode_linear");
   const DecodeAdapter a = adapter_or_none(o.adapter);
-  TORCH_CHECK(!o.norm || !o.pairs.defined(), "hrm::decode_linear: with a norm, pairs are those of `ahead`");
-  const auto [y, pairs] = op(x, weight.values, o.norm, o.eps, o.residual, o.gated, optional_tensor(o.ahead.scaled),
-                             optional_tensor(o.ahead.squares), optional_tensor(o.norm ? o.ahead.pairs : o.pairs),
+  TORCH_CHECK(!o.norm || !x.pairs.defined(), "hrm::decode_linear: with a norm, pairs are those of `ahead`, not of x");
+  const auto [y, pairs] = op(x.rows, weight.values, o.norm, o.eps, o.residual, o.gated, optional_tensor(o.ahead.scaled),
+                             optional_tensor(o.ahead.squares), optional_tensor(o.norm ? o.ahead.pairs : x.pairs),
                              optional_tensor(weight.scales), optional_tensor(weight.workspace), optional_tensor(a.u),
                              optional_tensor(a.B), flat_slices(a.slices), a.scale);
   return {y, made(pairs)};
 }
 
-at::Tensor decode_linear(const at::Tensor& x, const DecodeWeight& weight, const DecodeLinearOptions& options) {
+at::Tensor decode_linear(const PairedRows& x, const DecodeWeight& weight, const DecodeLinearOptions& options) {
   return decode_linear_paired(x, weight, options).rows;
 }
 

@@ -9,10 +9,12 @@ namespace hrm::ops::testing {
 struct DecodeLinearInput {
   at::Tensor x, weight;  // of one dtype
   DecodeLinearOptions options;
-  Weight8 weight8 = {};  // if defined, `weight` is what it stands for, rounded
+  Weight8 weight8 = {};   // if defined, `weight` is what it stands for, rounded
+  at::Tensor pairs = {};  // of x
 
   DecodeWeight stored() const { return weight8.defined() ? DecodeWeight(weight8) : DecodeWeight(weight); }
-  at::Tensor run() const { return decode_linear(x, stored(), options); }
+  at::Tensor run() const { return run_paired().rows; }
+  PairedRows run_paired() const { return decode_linear_paired({x, pairs}, stored(), options); }
 };
 
 // What stands around the product.
@@ -139,14 +141,15 @@ struct DecodeChain {
   DecodeLinearInput first, second;  // the second one's x is the first one's result
 
   DecodedAhead run_first() const {
-    return decode_linear_ahead({first.x, first.options.pairs}, first.stored(), *first.options.residual,
-                               *second.options.norm, first.options.adapter);
+    return decode_linear_ahead({first.x, first.pairs}, first.stored(), *first.options.residual, *second.options.norm,
+                               first.options.adapter);
   }
-  at::Tensor run_second(const DecodedAhead& rows) const {
+  PairedRows run_second_paired(const DecodedAhead& rows) const {
     DecodeLinearOptions options = second.options;
     options.ahead = rows.ahead;
-    return decode_linear(rows.y, second.stored(), options);
+    return decode_linear_paired(rows.y, second.stored(), options);
   }
+  at::Tensor run_second(const DecodedAhead& rows) const { return run_second_paired(rows).rows; }
 };
 
 inline DecodeChain decode_chain(int64_t rows, int64_t inner, int64_t width, int64_t next, bool gated,

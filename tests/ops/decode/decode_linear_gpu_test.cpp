@@ -204,9 +204,9 @@ TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsAhead) {
   }
 }
 
-// The same with x in pairs, if there is no norm.
+// The same with x in pairs, too; without a norm.
 DecodeLinearInput with_pairs(DecodeLinearInput in) {
-  in.options.pairs = pairs_of(in.x);
+  in.pairs = pairs_of(in.x);
   return in;
 }
 
@@ -233,7 +233,7 @@ TEST(DecodeLinearGpu, PairsAgainstFloat64) {
           in = with_pairs(in);
           const std::string what = describe(in, around);
           expect_good(in, what);
-          const PairedRows y = decode_linear_paired(in.x, in.stored(), in.options);
+          const PairedRows y = in.run_paired();
           const bool makes = hopper && in.options.gated && rows <= 48 && width % 128 == 0;
           ASSERT_EQ(y.pairs.defined(), makes) << what;
           if (makes) expect_pairs_of(y.pairs, y.rows, what);
@@ -257,7 +257,7 @@ TEST(DecodeLinearGpu, PairsOfAnySize) {
   in.x.narrow(0, 3, 1).zero_();
   in = with_pairs(in);
   expect_good(in, "sizes");
-  const PairedRows y = decode_linear_paired(in.x, in.stored(), in.options);
+  const PairedRows y = in.run_paired();
   if (y.pairs.defined()) expect_pairs_of(y.pairs, y.rows, "sizes");
 }
 
@@ -289,8 +289,10 @@ TEST(DecodeLinearGpu, PairsAhead) {
   const at::NoGradGuard no_grad;
   const WithoutTf32 exact;
   const bool hopper = at::cuda::getCurrentDeviceProperties()->major == 9;
-  for (const auto& [inner, width, next] :
-       {std::tuple<int64_t, int64_t, int64_t>{2048, 1024, 4096}, {1024, 2176, 1096}, {1024, 2120, 1096}}) {
+  for (const auto& [inner, width, next] : {std::tuple<int64_t, int64_t, int64_t>{2048, 1024, 4096},
+                                           {1024, 2176, 1152},
+                                           {1024, 3072, 1096},
+                                           {1024, 2120, 1096}}) {
     for (const int64_t rows : {1, 12, 48, 49}) {
       for (const bool adapts : {false, true}) {
         DecodeChain chain = decode_chain(rows, inner, width, next, adapts, at::kBFloat16, at::kCUDA);
@@ -304,7 +306,10 @@ TEST(DecodeLinearGpu, PairsAhead) {
         expect_good_decode_chain(chain, hopper, what);
         const DecodedAhead first = chain.run_first();
         ASSERT_EQ(first.ahead.pairs.defined(), hopper && rows <= 48 && width % 128 == 0) << what;
-        if (first.ahead.pairs.defined()) expect_pairs_of(first.ahead.pairs, first.ahead.scaled, what);
+        if (!first.ahead.pairs.defined()) continue;
+        expect_pairs_of(first.ahead.pairs, first.ahead.scaled, what);
+        // Only a gated product that has read pairs makes them.
+        ASSERT_EQ(chain.run_second_paired(first).pairs.defined(), adapts && next % 128 == 0) << what;
       }
     }
   }
@@ -316,14 +321,53 @@ TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsOfPairs) {
   const DecodeLinearInput in = with_adapter(
       in_8_bits(decode_linear_input(48, 2048, 1024, Around::gate, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn), 16, 3,
       0.7);
-  const PairedRows all = decode_linear_paired(in.x, in.stored(), with_pairs(in).options);
+  const PairedRows all = with_pairs(in).run_paired();
   for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {30, 17}, {3, 32}, {10, 33}}) {
     const DecodeLinearInput part = with_pairs(rows_of(in, first, rows));
-    const PairedRows some = decode_linear_paired(part.x, part.stored(), part.options);
+    const PairedRows some = part.run_paired();
     expect_same_bits(some.rows, all.rows.narrow(0, first, rows), cat(first, " ", rows));
     if (!all.pairs.defined()) continue;
     expect_same_bits(numbers_of(some.pairs, rows, 1024), numbers_of(all.pairs, 48, 1024).narrow(0, first, rows),
                      cat(first, " ", rows, ", pairs"));
+  }
+}
+
+// Pairs that are all zero, beside an x that is not: the product is zero where they are read.
+TEST(DecodeLinearGpu, PairsAreWhatIsMultiplied) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  if (at::cuda::getCurrentDeviceProperties()->major != 9) GTEST_SKIP() << "this GPU has no kernel of pairs";
+  for (const int64_t rows : {5, 20, 48}) {
+    for (const int64_t width : {1024, 4096}) {
+      const DecodeLinearInput in = in_8_bits(
+          decode_linear_input(rows, 2048, width, Around::residual, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
+      const at::Tensor zeros = at::zeros_like(pairs_of(in.x)), &residual = *in.options.residual;
+      const std::string what = cat(rows, " rows to ", width);
+      expect_same_bits(decode_linear({in.x, zeros}, in.stored(), in.options), residual, what);
+      const at::Tensor norm = normal({width}, 9, at::kFloat, at::kCUDA);
+      expect_same_bits(decode_linear_ahead({in.x, zeros}, in.stored(), residual, norm).y, residual, what + ", ahead");
+      EXPECT_FALSE(decode_linear({in.x, zeros}, in.stored()).any().item<bool>()) << what;
+      const at::Tensor first_norm = normal({2048}, 10, at::kFloat, at::kCUDA);
+      const AheadOfNorm ahead{.scaled = in.x, .squares = at::ones({rows, 32}, norm.options()), .pairs = zeros};
+      EXPECT_FALSE(decode_linear(in.x, in.stored(), {.norm = first_norm, .ahead = ahead}).any().item<bool>()) << what;
+    }
+  }
+}
+
+// What no kernel takes with pairs is computed without them: integers, other dtypes, other widths.
+TEST(DecodeLinearGpu, PairsThatAreNotRead) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const auto& [format, dtype, inner] :
+       {std::tuple<at::ScalarType, at::ScalarType, int64_t>{at::kChar, at::kBFloat16, 2048},
+        {at::kFloat8_e4m3fn, at::kHalf, 2048},
+        {at::kFloat8_e4m3fn, at::kBFloat16, 2112}}) {
+    DecodeLinearInput in = in_8_bits(decode_linear_input(12, inner, 1024, Around::gate, dtype, at::kCUDA), format);
+    const at::Tensor want = in.run();
+    in.pairs = at::zeros_like(pairs_of(in.x));
+    const PairedRows ours = in.run_paired();
+    expect_same_bits(ours.rows, want, cat(format, " ", dtype, " ", inner));
+    EXPECT_FALSE(ours.pairs.defined()) << format << " " << dtype << " " << inner;
   }
 }
 
@@ -332,13 +376,18 @@ TEST(DecodeLinearGpu, BadPairs) {
   const DecodeLinearInput in =
       in_8_bits(decode_linear_input(12, 2048, 1024, Around::nothing, at::kBFloat16, at::kCUDA), at::kFloat8_e4m3fn);
   const at::Tensor pairs = pairs_of(in.x);
-  const auto error = [&](const at::Tensor& p) {
-    return error_of([&] { decode_linear(in.x, in.stored(), {.pairs = p}); });
-  };
+  const auto error = [&](const at::Tensor& p) { return error_of([&] { decode_linear({in.x, p}, in.stored()); }); };
   EXPECT_EQ(error(pairs), "");
   expect_message(error(pairs.to(at::kInt)), {"hrm::decode_linear", "uint8", "Int"});
+  const at::Tensor norm = at::ones({2048}, in.x.options().dtype(at::kFloat));
+  expect_message(error_of([&] {
+                   decode_linear({in.x, pairs}, in.stored(), {.norm = norm});
+                 }),
+                 {"hrm::decode_linear", "ahead"});
   if (at::cuda::getCurrentDeviceProperties()->major == 9) {
     expect_message(error(pairs.narrow(0, 0, 1000)), {"hrm::decode_linear", "[12, 2048]", "1000"});
+    const at::Tensor moved = at::constant_pad_nd(pairs, {1, 0}).narrow(0, 1, pairs.numel());
+    expect_message(error(moved), {"hrm::decode_linear", "aligned"});
   }
 }
 

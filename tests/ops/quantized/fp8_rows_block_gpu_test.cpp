@@ -21,8 +21,14 @@ TEST(Fp8RowsBlockGpu, PartsAreTheirOpsAndThenQuantised) {
                                       {3, 12288}}) {
       check_norm_rows(rows, width, dtype, at::kCUDA);
     }
-    for (const auto& [rows, width] :
-         {std::pair<int64_t, int64_t>{48, 80}, {5, 11}, {1041, 272}, {300, 3072}, {9, 4096}, {40, 12288}, {2, 20480}}) {
+    for (const auto& [rows, width] : {std::pair<int64_t, int64_t>{48, 80},
+                                      {5, 11},
+                                      {1041, 272},
+                                      {300, 3072},
+                                      {9, 4096},
+                                      {40, 12288},
+                                      {6, 16384},
+                                      {2, 20480}}) {
       check_swiglu_rows(rows, width, dtype, at::kCUDA);
     }
     for (const bool rotated : {false, true}) {

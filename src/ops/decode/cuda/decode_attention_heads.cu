@@ -12,6 +12,7 @@
 #include "ops/decode/cuda/decode_attention_heads.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
@@ -245,9 +246,11 @@ __global__ void __launch_bounds__(kThreads, 3) decode_heads(DecodeAttention p) {
     T* const out = static_cast<T*>(p.out) + (int64_t{row} * heads + kv * share) * HD + 2 * i;
     const T first = from_float<T>(value.x / all), second = from_float<T>(value.y / all);
     *reinterpret_cast<uint32_t*>(out) = pair_of(first, second);
-    if (p.pairs.values != nullptr) {  // whole warps then go through this loop
-      const float both[2] = {to_float(first), to_float(second)};
-      store_pairs(p.pairs, (p.rows + 7) / 8 * 8, heads * HD, row, kv * share * HD + 2 * i, both, 0xffffffffu);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      if (p.pairs.values != nullptr) {  // whole warps then go through this loop
+        const float both[2] = {to_float(first), to_float(second)};
+        store_pairs(p.pairs, (p.rows + 7) / 8 * 8, heads * HD, row, kv * share * HD + 2 * i, both, 0xffffffffu);
+      }
     }
   }
 }

@@ -29,10 +29,10 @@ __device__ inline void store_pairs(const E4m3Pairs& to, int64_t rows, int64_t co
 #pragma unroll
   for (int i = 0; i < kCount; i += 2) {
     const float first = value[i] * inverse, second = value[i + 1] * inverse;
-    const uint32_t pair = e4m3_pair(first, second);
-    const __half2_raw back = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+    const uint32_t both = e4m3_pair(first, second);
+    const __half2_raw back = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(both), __NV_E4M3);
     const float2 done = __half22float2(__half2(back));
-    high |= pair << 8 * i;
+    high |= both << 8 * i;
     low |= e4m3_pair(16 * (first - done.x), 16 * (second - done.y)) << 8 * i;
   }
   uint8_t* const at = to.values + (row / 8 * 16 + row % 8) * columns + column;

@@ -1,7 +1,8 @@
 #pragma once
 // Rows of bfloat16 numbers as pairs of e4m3 numbers, which tensor cores multiply with a weight in e4m3 as it is stored.
-// A pair has 8 bits of mantissa, as bfloat16 has: no number loses anything that is above 2^-13 of the largest one of
-// its run, and the others lose at most 2^-21 of that.
+// The low number is 16 times what rounding to the high one leaves over. Together they have the 8 significant bits of
+// bfloat16. A number above 2^-13 of the largest one of its run loses nothing. The others lose at most 2^-21 of the
+// largest, or 2^-140 where the largest is below 2^-119.
 
 #include <cstdint>
 

@@ -16,8 +16,8 @@
 namespace hrm::ops::cuda {
 namespace {
 
-// Where tiles are used for all rows, so that a row's bits do not depend on how many there are: from the products of a
-// model of width 1,024 on, whose steps of decoding then take two thirds of the time for 48 rows (H200,
+// Where tiles are used for all rows, so that a row's bits do not depend on how many there are, but for pairs: from the
+// products of a model of width 1,024 on, whose steps of decoding then take two thirds of the time for 48 rows (H200,
 // docs/benchmarks.md). Where autograd may follow, up to 64 rows: its gates come from a second product.
 bool takes_tiles(const SkinnyGemm& p) {
   constexpr int64_t kMost = 64;
@@ -109,8 +109,8 @@ at::Tensor skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const Skin
   if (ahead) params.x_squares = options.ahead.squares.const_data_ptr<float>();
   if (tiles && options.pairs.defined() && sm90::fits_pairs(params)) {
     const int64_t bytes = pairs_bytes(params.rows, params.inner);
-    TORCH_CHECK(options.pairs.numel() == bytes, "hrm::decode_linear: pairs of ", rows.sizes(), " have ", bytes,
-                " bytes, got ", options.pairs.numel());
+    TORCH_CHECK(options.pairs.numel() == bytes && is_aligned(options.pairs), "hrm::decode_linear: pairs of ",
+                rows.sizes(), " have ", bytes, " bytes, aligned to 16, got ", options.pairs.numel());
     params.x_pairs = pairs_in(const_cast<uint8_t*>(options.pairs.const_data_ptr<uint8_t>()), params.rows, params.inner);
   }
   const auto make_pairs = [&] {

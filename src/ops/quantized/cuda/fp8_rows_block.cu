@@ -15,10 +15,8 @@ namespace hrm::ops::cuda {
 namespace {
 
 constexpr int kMostThreads = 512;  // of a block that has one row
-// The same of SwiGLU, where a thread keeps that many parts. A multiprocessor has room for one block of a long row,
-// which hides more of the memory's latency with twice the threads.
-template <int kPacks>
-constexpr int kSwigluThreads = kPacks <= 2 ? 1024 : 512;
+// Of SwiGLU. A multiprocessor has room for one block of a long row, and more threads hide more of the memory's latency.
+constexpr int kSwigluThreads = 1024;
 constexpr int kWarpRows = 4;  // rows of a block whose warps have one each
 
 template <typename T>
@@ -114,7 +112,7 @@ __global__ void __launch_bounds__(kWarps == 1 ? kWarpRows * 32 : kWarps * 32)
 }
 
 template <typename T, int kPacks>
-__global__ void __launch_bounds__(kSwigluThreads<kPacks>) swiglu_forward_rows(const SwigluRows p) {
+__global__ void __launch_bounds__(kSwigluThreads) swiglu_forward_rows(const SwigluRows p) {
   constexpr int N = kPack<T>;
   wait_for_earlier();
   const int64_t row = blockIdx.x;
@@ -155,7 +153,7 @@ __global__ void __launch_bounds__(kSwigluThreads<kPacks>) swiglu_forward_rows(co
 }
 
 template <typename T, int kPacks>
-__global__ void __launch_bounds__(kSwigluThreads<kPacks>) swiglu_backward_rows(const SwigluBackwardRows p) {
+__global__ void __launch_bounds__(kSwigluThreads) swiglu_backward_rows(const SwigluBackwardRows p) {
   constexpr int N = kPack<T>;
   wait_for_earlier();
   const int64_t row = blockIdx.x;
@@ -283,6 +281,7 @@ cudaError_t by_parts(int64_t parts, const Run& run) {
 
 constexpr int64_t kFewThreads = 256;  // up to two parts in each thread
 constexpr int64_t kMostParts = int64_t{kMostThreads} * 4;
+static_assert(kMostParts == 2 * kSwigluThreads);
 
 // Whole warps for `parts`, of which a thread has `each`.
 int threads_for(int64_t parts, int each) {
@@ -291,18 +290,19 @@ int threads_for(int64_t parts, int each) {
 
 // The kernel `of` a number of parts in each thread, for a block to each row.
 template <typename Params, class Of>
-cudaError_t start_rows(const Params& p, int64_t rows, int64_t parts, int64_t each, cudaStream_t stream, const Of& of) {
+cudaError_t start_rows(const Params& p, int64_t rows, int64_t parts, cudaStream_t stream, const Of& of) {
   if (rows > INT32_MAX) return cudaErrorInvalidConfiguration;
-  return by_parts(each, [&](auto of_thread) {
-    return start_early(of(of_thread), static_cast<unsigned>(rows), threads_for(parts, of_thread.value), 0, stream, p);
+  return by_parts((parts + kFewThreads - 1) / kFewThreads, [&](auto each) {
+    return start_early(of(each), static_cast<unsigned>(rows), threads_for(parts, each.value), 0, stream, p);
   });
 }
 
-int64_t parts_of_thread(int64_t parts) {
-  return (parts + kFewThreads - 1) / kFewThreads;
-}
-int64_t packs_of_thread(int64_t packs) {
-  return packs <= kFewThreads ? 1 : packs <= 2 * kSwigluThreads<2> ? 2 : 4;
+// The kernel with one pack or two in each thread.
+template <typename Params, class Kernel>
+cudaError_t start_swiglu(const Params& p, int64_t packs, cudaStream_t stream, Kernel* one, Kernel* two) {
+  if (p.rows > INT32_MAX) return cudaErrorInvalidConfiguration;
+  const bool few = packs <= kFewThreads;
+  return start_early(few ? one : two, static_cast<unsigned>(p.rows), threads_for(packs, few ? 1 : 2), 0, stream, p);
 }
 
 int64_t pack_of(Element element) {
@@ -368,9 +368,7 @@ cudaError_t launch(const SwigluRows& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
   return by_element(p.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;
-    const int64_t packs = p.width / kPack<T>;
-    return start_rows(p, p.rows, packs, packs_of_thread(packs), stream,
-                      [](auto each) { return &swiglu_forward_rows<T, each.value>; });
+    return start_swiglu(p, p.width / kPack<T>, stream, &swiglu_forward_rows<T, 1>, &swiglu_forward_rows<T, 2>);
   });
 }
 
@@ -379,9 +377,7 @@ cudaError_t launch(const SwigluBackwardRows& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
   return by_element(p.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;
-    const int64_t packs = p.width / kPack<T>;
-    return start_rows(p, p.rows, packs, packs_of_thread(packs), stream,
-                      [](auto each) { return &swiglu_backward_rows<T, each.value>; });
+    return start_swiglu(p, p.width / kPack<T>, stream, &swiglu_backward_rows<T, 1>, &swiglu_backward_rows<T, 2>);
   });
 }
 
@@ -393,10 +389,10 @@ cudaError_t launch(const QkvBackwardRows& p, cudaStream_t stream) {
     using T = TypeIn<decltype(type)>;
     const int64_t items = items_of(s);
     if (s.q_weight != nullptr) {
-      return start_rows(p, s.rows, items, parts_of_thread(items), stream,
+      return start_rows(p, s.rows, items, stream,
                         [](auto each) { return &qkv_heads_backward_rows<T, each.value, true>; });
     }
-    return start_rows(p, s.rows, items, parts_of_thread(items), stream,
+    return start_rows(p, s.rows, items, stream,
                       [](auto each) { return &qkv_heads_backward_rows<T, each.value, false>; });
   });
 }

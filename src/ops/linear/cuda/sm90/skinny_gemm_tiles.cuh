@@ -17,12 +17,12 @@
 // (e4m3_pairs.h): the high and the low numbers of eight rows side by side. Then the kernel also makes the pairs of the
 // product that follows.
 //
-// No loop is unrolled but those over a thread's registers. The kernels of a decoding step follow each other every few
-// microseconds, and a multiprocessor's cache of instructions must have room for them: with unrolled loops, those of a
-// small model took 20.9 us a layer instead of 18.5.
+// Loops are hardly unrolled, but those over a thread's registers. The kernels of a decoding step follow each other
+// every few microseconds, and the instruction cache must have room for them. With unrolled loops, those of a small
+// model took 20.9 us a layer instead of 18.5.
 //
 // Blocks write into the shared memory of others when all of their cluster have begun (cluster_wait()), and the one that
-// is written to stays until all that it expects has come. So nobody has to wait for the others before it leaves.
+// is written to stays until all that it expects has come. So nobody has to wait for the others' end before it leaves.
 
 #include <algorithm>
 #include <cstddef>
@@ -97,7 +97,7 @@ struct TilesShape {
 
 struct alignas(16) TilesBarriers {
   uint64_t full[kStagesMost], empty[kStagesMost];
-  uint64_t weight[kStagesMost];  // a weight in 8 bits has come; `full` is then for x alone
+  uint64_t weight[kStagesMost];  // a weight that is widened has come; `full` is then for x alone
   uint64_t arrived;              // what the cluster sends
   float rstd[kTileRowsMost];     // of the rows that this block finishes
 };
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
   if (p.steady) let_next_begin();
   const int thread = static_cast<int>(threadIdx.x);
   const uint32_t own_rows_of_weight = warp / kGroupWarps * (kWeightBytes / Block::kGroups);  // where they begin
-  // Of a weight in 8 bits: what the first and the second box of x are multiplied with.
+  // Of a weight that is widened: what the first and the second box of x are multiplied with.
   [[maybe_unused]] Fragments first, second;
   [[maybe_unused]] const auto widen = [&](Fragments& to, int of_stage, int box) {
     widen_box<T>(to, w_ring + of_stage * kWeightBytes + own_rows_of_weight, box, p.format);
@@ -567,7 +567,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
     };
     const int column = thread % kQuads * 4;
     const float rstd = barriers->rstd[of_row];
-    // Each step rounded on its own, so that all kinds of this kernel give the same bits.
+    // Each step rounded on its own, so that all kinds of this kernel give the same bits of the same sums.
     const auto finished = [&](float4 v, const float4& by, int adapted_column) {
       if constexpr (kBits8) {
         v = {__fmul_rn(v.x, by.x), __fmul_rn(v.y, by.y), __fmul_rn(v.z, by.z), __fmul_rn(v.w, by.w)};
@@ -587,8 +587,8 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
       };
       value = {gated(value.x, up.x), gated(value.y, up.y), gated(value.z, up.z), gated(value.w, up.w)};
     } else if (p.residual != nullptr) {
-      const uint2 pairs = of_row == first_task_row || !inside ? added : residual(of_row, task_column);
-      const float2 low = widen_pair<kInputOf<T>>(pairs.x), high = widen_pair<kInputOf<T>>(pairs.y);
+      const uint2 bits = of_row == first_task_row || !inside ? added : residual(of_row, task_column);
+      const float2 low = widen_pair<kInputOf<T>>(bits.x), high = widen_pair<kInputOf<T>>(bits.y);
       value = {value.x + low.x, value.y + low.y, value.z + high.x, value.w + high.y};
     }
     const int64_t row = rank + of_row * ranks;

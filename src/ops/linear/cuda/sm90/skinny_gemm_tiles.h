@@ -11,8 +11,8 @@ namespace hrm::ops::cuda::sm90 {
 constexpr int64_t kTileRowsMost = 128;
 
 // Without a norm; width a multiple of 8, of the weight and of what is in it. A weight in 8 bits is steady, and inner is
-// then a multiple of 16. Sums in float32, in an order that the
-// weight's shape decides, which differs from those of the other kernels.
+// then a multiple of 16. Sums in float32, in an order that the weight's shape decides, which differs from those of the
+// other kernels. With pairs, 64 products at a time are summed with about 14 bits.
 bool fits_tiles(const cuda::SkinnyGemm& params);
 cudaError_t launch_tiles(const cuda::SkinnyGemm& params, cudaStream_t stream);
 // Pairs, x's and those that are made, are for up to this many bfloat16 rows of a suitable width and weights in e4m3.
