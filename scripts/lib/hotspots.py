@@ -102,6 +102,8 @@ def digest(profile, steps, facts, top=15, metrics=()):
     if profile.counters:
         lines += ["Nsight Compute runs the kernels one by one and repeats each, so the times are those of kernels alone.",
                   ""]
+        if profile.unfinished:
+            lines += [f"The capture broke off. Launches without a time, which are left out: {profile.unfinished}.", ""]
     elif profile.gpu:
         span, busy, gaps = kernel_profile.busy_and_gaps(events)
         idle = span - busy

@@ -92,6 +92,10 @@ def bound_by(counters):
                       key=lambda pair: pair[0])
     if share < ENOUGH:
         return None
+    # What DRAM moves passes through L2: where both are as busy, the memory is the limit.
+    memory = counters.get(MEMORY_SHARE)
+    if name == "L2" and memory is not None and memory >= share - 5:
+        return "memory"
     # The share of the SMs is that of their busiest unit, often the tensor cores.
     tensor = tensor_share(counters)
     return "tensor cores" if name == "computing" and tensor is not None and tensor >= share - 5 else name

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import gzip
 import json
+import math
 import pathlib
 import re
 import sqlite3
@@ -36,6 +37,7 @@ class Profile:
     steps: int = 0  # 0: the file does not say
     # Kernel name -> counters of Nsight Compute, mean over its launches.
     counters: dict = dataclasses.field(default_factory=dict)
+    unfinished: int = 0  # launches whose counters a broken capture left without a value
 
 
 def kernel_groups():
@@ -179,12 +181,15 @@ def read_ncu_csv(file):
     units, launches = rows[0], rows[1:]
     metrics = [column for column in units if "__" in column]
     events, sums = [], collections.defaultdict(lambda: collections.defaultdict(list))
-    at = 0.0
+    at, unfinished = 0.0, 0
     for launch in launches:
         values = {metric: in_base_units(launch[metric] or "", units[metric] or "") for metric in metrics}
         seconds = values.get("gpu__time_duration.sum")
         if seconds is None:
             raise BadProfile(f"'{file}' lacks the metric gpu__time_duration.sum")
+        if not math.isfinite(seconds):
+            unfinished += 1
+            continue
         # Kernels run one by one under ncu: there are no gaps to see.
         events.append(Event(launch["Kernel Name"], at, seconds * 1e6))
         at += seconds * 1e6
@@ -192,7 +197,9 @@ def read_ncu_csv(file):
             if value is not None:
                 sums[launch["Kernel Name"]][metric].append(value)
     counters = {name: {metric: sum(v) / len(v) for metric, v in of.items()} for name, of in sums.items()}
-    return Profile(events, True, 0, counters)
+    if not events:
+        raise BadProfile(f"'{file}' has no kernel whose counters are complete")
+    return Profile(events, True, 0, counters, unfinished)
 
 
 def existing(file):

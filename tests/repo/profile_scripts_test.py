@@ -228,6 +228,25 @@ class Counters(Case):
         self.assertIn("| launch__waves_per_multiprocessor | kernel |", done.stdout)
         Tables.check_tables(self, done.stdout)
 
+    def test_what_dram_moves_passes_through_l2(self):
+        busy = list(FULL_ROWS[SILU])
+        for l2, sentence in (("93", "It moves 91 % of what DRAM can"), ("97", "L2 is 97 % busy")):
+            busy[4] = l2
+            line = ",".join(f'"{word}"' for word in ["0", "copy", *busy])
+            file = str(self.write("compute.csv", "\n".join([*FULL_NCU.splitlines()[:2], line]) + "\n"))
+            self.assertIn(sentence, self.run_script("hotspots", file).stdout)
+
+    def test_a_capture_that_broke_off(self):
+        lines = FULL_NCU.splitlines()
+        broken = ",".join(f'"{word}"' for word in ["3", "last<a>", *("nan" for _ in FULL_COLUMNS)])
+        done = self.run_script("hotspots", str(self.write("compute.csv", "\n".join([*lines, broken]) + "\n")))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("The capture broke off. Launches without a time, which are left out: 1.", done.stdout)
+        self.assertNotIn("nan", done.stdout)
+        self.assertNotIn("last<a>", done.stdout)
+        self.assert_one_error(self.run_script("hotspots", str(self.write("b.csv", "\n".join([*lines[:2], broken]) + "\n"))),
+                              4, "no kernel whose counters are complete")
+
     def test_a_real_page(self):
         """A step of HRM at batch 384 on an H200, whose page has hundreds of columns."""
         with gzip.open(ROOT / "tests/fixtures/nsight/hrm384_h200.csv.gz", "rt") as page:

@@ -19,11 +19,11 @@ BenchCall decode_linear(const BenchShape& s, at::Device device, at::ScalarType d
     const int64_t inner = s.layers > 2 ? 2048 : 3072;
     return {{random.activations({kRows, inner}), random.weight(kWidth, inner), IValue(), kBenchEps,
              random.activations({kRows, kWidth}), /*gated=*/false, IValue(), IValue(), IValue(), IValue(), IValue(),
-             IValue(), std::vector<int64_t>{}, 1.0},
+             IValue(), IValue(), std::vector<int64_t>{}, 1.0},
             product_flops(kRows, inner, kWidth)};
   }
   return {{random.activations({s.batch, s.width}), random.weight(3 * s.width, s.width), random.floats({s.width}),
-           kBenchEps, IValue(), /*gated=*/false, IValue(), IValue(), IValue(), IValue(), IValue(), IValue(),
+           kBenchEps, IValue(), /*gated=*/false, IValue(), IValue(), IValue(), IValue(), IValue(), IValue(), IValue(),
            std::vector<int64_t>{}, 1.0},
           product_flops(s.batch, s.width, 3 * s.width)};
 }
@@ -33,7 +33,7 @@ BenchCall decode_linear_ahead(const BenchShape&, at::Device device, at::ScalarTy
   const Random random{device, dtype};
   constexpr int64_t kRows = 48, kInner = 3072, kWidth = 1024;
   return {{random.activations({kRows, kInner}), random.weight(kWidth, kInner), random.activations({kRows, kWidth}),
-           random.floats({kWidth}), IValue(), IValue(), IValue(), IValue(), std::vector<int64_t>{}, 1.0},
+           random.floats({kWidth}), IValue(), IValue(), IValue(), IValue(), IValue(), std::vector<int64_t>{}, 1.0},
           product_flops(kRows, kInner, kWidth)};
 }
 
