@@ -80,6 +80,25 @@ INSTANTIATE_TEST_SUITE_P(
                       PassCase{"mamba2", {.bridge = models::Bridge::prefix, .encoder = models::EncoderKind::mamba2}}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// What a recomputed block returns is not read again, so in the second call its last layer sends nothing. The rows of
+// both layers are gathered again, and attention's sums sent again.
+TEST(RecomputedParts, SendTheirResultOnce) {
+  using Kind = parallel::CommOperation::Kind;
+  for (const int64_t lora : {0, 4}) {
+    const auto traffic = [&](bool recompute) {
+      return traffic_of({.name = "", .lm = {[&](auto& o) { o.recompute = recompute; }}, .lora = lora}, at::kCPU);
+    };
+    const parallel::CommTraffic kept = traffic(false), again = traffic(true);
+    constexpr int64_t kLayers = 2;
+    // Layers beside the exchange send from place to place, those with an adapter all at once.
+    const auto sent = [](const parallel::CommTraffic& t) {
+      return t.calls(Kind::all_to_all) + t.calls(Kind::exchange);
+    };
+    EXPECT_EQ(sent(again) - sent(kept), kLayers) << "rank " << lora;
+    EXPECT_EQ(again.calls(Kind::all_gather) - kept.calls(Kind::all_gather), 2 * kLayers) << "rank " << lora;
+  }
+}
+
 TEST(WithoutMemoryGuard, GivesTheBackendBack) {
   ops::set_backend(ops::Backend::fused);
   { const ops::WithoutMemory without; }

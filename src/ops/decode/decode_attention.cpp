@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "ops/common/nothing_made.h"
 #include "ops/common/op.h"
 #include "ops/decode/decode_attention_impl.h"
 
@@ -61,9 +62,8 @@ TwoTensors decode_attention_cpu(const at::Tensor& qkv, const at::Tensor& keys, c
                                 const std::optional<at::Tensor>& q_weight, const std::optional<at::Tensor>& k_weight,
                                 double eps, int64_t window, bool /*steady*/, bool /*pairs*/) {
   check_decode_attention(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
-  at::Tensor out = reference::decode_attention_(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
-  const at::Tensor none = at::empty({0}, out.options());
-  return {std::move(out), none};
+  return {reference::decode_attention_(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window),
+          nothing_made()};
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, cons
 PairedRows decode_attention_paired_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                                     const at::Tensor& lengths, const DecodeAttentionOptions& options) {
   const auto [out, pairs] = by_op(qkv, keys, values, lengths, options, /*pairs=*/true);
-  return {out, pairs.numel() > 0 ? pairs : at::Tensor()};
+  return {out, if_made(pairs)};
 }
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {

@@ -11,6 +11,7 @@
 #include "hrm/ops/swiglu.h"
 #include "hrm/ops/weighted_rms_norm.h"
 #include "ops/adapters/lora_impl.h"
+#include "ops/common/nothing_made.h"
 #include "ops/common/op.h"
 #include "ops/common/sizes.h"
 #include "ops/linear/linear_impl.h"
@@ -35,11 +36,6 @@ using DecodeLinearAheadOp = FourTensors(const at::Tensor&, const at::Tensor&, co
                                         const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
                                         const OptionalTensor&, const OptionalTensor&, at::IntArrayRef, double);
 
-// An op returns an empty tensor for what its kernel does not make.
-at::Tensor made(const at::Tensor& by_op) {
-  return by_op.numel() > 0 ? by_op : at::Tensor();
-}
-
 DecodeAdapter adapter_or_none(const std::optional<DecodeAdapter>& adapter) {
   return adapter ? *adapter : DecodeAdapter{};
 }
@@ -54,7 +50,7 @@ PairedRows decode_linear_paired(const PairedRows& x, const DecodeWeight& weight,
                              optional_tensor(o.ahead.squares), optional_tensor(o.norm ? o.ahead.pairs : x.pairs),
                              optional_tensor(weight.scales), optional_tensor(weight.workspace), optional_tensor(a.u),
                              optional_tensor(a.B), flat_slices(a.slices), a.scale);
-  return {y, made(pairs)};
+  return {y, if_made(pairs)};
 }
 
 at::Tensor decode_linear(const PairedRows& x, const DecodeWeight& weight, const DecodeLinearOptions& options) {
@@ -68,7 +64,7 @@ DecodedAhead decode_linear_ahead(const PairedRows& x, const DecodeWeight& weight
   const auto [y, scaled, squares, pairs] =
       op(x.rows, weight.values, residual, next_norm, optional_tensor(x.pairs), optional_tensor(weight.scales),
          optional_tensor(weight.workspace), optional_tensor(a.u), optional_tensor(a.B), flat_slices(a.slices), a.scale);
-  return {y, {made(scaled), made(squares), made(pairs)}};
+  return {y, {if_made(scaled), if_made(squares), if_made(pairs)}};
 }
 
 namespace {
@@ -164,15 +160,13 @@ void check_linear_next_norm(const at::Tensor& weight, const at::Tensor& next_nor
               " for ", weight.sizes());
 }
 
-at::Tensor nothing(const at::Tensor& like) {
-  return at::empty({0}, like.options());
-}
 // Where no kernel makes pairs, or anything ahead.
 TwoTensors unpaired(const at::Tensor& y) {
-  return {y, nothing(y)};
+  return {y, nothing_made()};
 }
 FourTensors alone(const at::Tensor& y) {
-  return {y, nothing(y), nothing(y), nothing(y)};
+  const at::Tensor none = at::empty({0}, y.options());
+  return {y, none, none, nothing_made()};
 }
 
 // x @ weight^T (+ adapter) (+ residual), without the gate.
@@ -275,7 +269,7 @@ FourTensors decode_linear_ahead_cuda(const at::Tensor& x, const at::Tensor& weig
   const at::Tensor few = cuda::skinny_gemm(x, weight, options);
   if (!few.defined()) return alone(composed_of(x, p));
   if (!made.squares.defined()) return alone(few);
-  return {few, made.scaled, made.squares, made.pairs.defined() ? made.pairs : nothing(few)};
+  return {few, made.scaled, made.squares, made.pairs.defined() ? made.pairs : nothing_made()};
 }
 #endif
 

@@ -424,10 +424,8 @@ class CausalClock {
       experts(layer, n, factor, is_backward, as_forward);
     } else {
       linear(layer.gate_up, n, is_backward, as_forward, 1, {.rows = true, .gradient = true});
-      // Nobody reads what a recomputed block returns, so its last product is left out (nn/recompute.h); not of an
-      // adapted layer that is cut.
-      const bool unread = as_forward && (model_.parts() == 1 || layer.down.targets == 0);
-      if (!unread) linear(layer.down, n, is_backward, as_forward, 1, {.rows = true});
+      // Nobody reads what a recomputed block returns, so its last product is left out (nn/recompute.h).
+      if (!as_forward) linear(layer.down, n, is_backward, as_forward, 1, {.rows = true});
     }
     attend(pass.rows, pass.length, factor, is_backward);
     attend(pass.answer_rows, pass.answer_length, factor, is_backward);

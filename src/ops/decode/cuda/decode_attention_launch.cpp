@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include "ops/common/nothing_made.h"
 #include "ops/cuda/launcher.h"
 #include "ops/decode/cuda/decode_attention.h"
 #include "ops/decode/decode_attention_impl.h"
@@ -28,16 +29,14 @@ std::tuple<at::Tensor, at::Tensor> decode_attention_cuda(const at::Tensor& qkv, 
   const c10::cuda::CUDAGuard guard(qkv.device());
   const int64_t hd = keys.size(3), kv_heads = keys.size(1), heads = qkv.size(1) / hd - 2 * kv_heads;
   if (!cuda::use_kernel(qkv) || !cuda::decode_attention_fits(hd) || !reachable(keys) || !reachable(values)) {
-    at::Tensor out =
-        reference::decode_attention_(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
-    const at::Tensor none = at::empty({0}, out.options());
-    return {std::move(out), none};
+    return {reference::decode_attention_(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window),
+            nothing_made()};
   }
   const at::Tensor rows = cuda::aligned_rows(qkv), places = lengths.contiguous();
   const at::Tensor q_factors = q_weight ? q_weight->contiguous() : at::Tensor();
   const at::Tensor k_factors = k_weight ? k_weight->contiguous() : at::Tensor();
   at::Tensor out = at::empty({qkv.size(0), heads * hd}, rows.options());
-  at::Tensor paired = at::empty({0}, rows.options().dtype(at::kByte));
+  at::Tensor paired = nothing_made();
   if (out.numel() == 0) return {out, paired};
   cuda::DecodeAttention params{};
   params.qkv = rows.const_data_ptr();
@@ -63,7 +62,7 @@ std::tuple<at::Tensor, at::Tensor> decode_attention_cuda(const at::Tensor& qkv, 
   params.steady = steady && places.is_same(lengths);  // a copy of them would be that kernel
   params.element = cuda::element_of(rows);
   if (pairs && cuda::makes_pairs(params)) {
-    paired = at::empty({cuda::pairs_bytes(params.rows, heads * hd)}, paired.options());
+    paired = at::empty({cuda::pairs_bytes(params.rows, heads * hd)}, rows.options().dtype(at::kByte));
     params.pairs = cuda::pairs_in(paired.mutable_data_ptr<uint8_t>(), params.rows, heads * hd);
   }
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
