@@ -254,6 +254,10 @@ def main():
     args = parser.parse_args()
     if args.command[:1] == ["--"]:
         args.command = args.command[1:]
+    for option, value in (("--kernel", args.kernel), ("--metrics", args.metrics), ("--each-once", args.each_once)):
+        if value and args.mode == "systems":
+            raise cli.Failure(cli.USAGE, f"{option} chooses counters, which --mode systems does not record: use --mode compute "
+                                         "or both")
     try:
         capture(args)
     except kernel_profile.BadProfile as e:

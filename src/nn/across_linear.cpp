@@ -287,7 +287,7 @@ at::Tensor enter_linear(const TensorAcross& across, const at::Tensor& rows, int6
 
 ops::Pieces linear_leave(const TensorAcross& across, const at::Tensor& x, const Linear& linear) {
   if (linear.needs_forward()) {
-    // With a residual, layers leave out a product that is not read, and leave() then sends nothing.
+    // A layer with a residual leaves out a product that nobody reads. leave() sends nothing then.
     const bool unread = result_is_unread();
     return across.leave(unread ? linear.forward_add(x, at::empty({x.size(0), linear.weight().size(0)}, x.options()))
                                : linear.forward(x));

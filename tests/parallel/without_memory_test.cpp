@@ -8,6 +8,7 @@
 #include "hrm/objectives/language.h"
 #include "hrm/parallel/tensor_across.h"
 #include "hrm/parallel/tensor_gradients.h"
+#include "nn/step_rows_cases.h"
 #include "parallel/small_lm.h"
 
 namespace hrm {
@@ -80,13 +81,18 @@ INSTANTIATE_TEST_SUITE_P(
                       PassCase{"mamba2", {.bridge = models::Bridge::prefix, .encoder = models::EncoderKind::mamba2}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// What a recomputed block returns is not read again, so in the second call its last layer sends nothing. The rows of
-// both layers are gathered again, and attention's sums sent again.
+// What a recomputed block returns is not read again. So in the second call its last layer sends nothing, and multiplies
+// nothing but for its adapter. The rows of both layers are gathered again, and attention's sums sent again.
 TEST(RecomputedParts, SendTheirResultOnce) {
   using Kind = parallel::CommOperation::Kind;
   for (const int64_t lora : {0, 4}) {
+    int64_t products = 0;  // in the second pass more than in the first
     const auto traffic = [&](bool recompute) {
-      return traffic_of({.name = "", .lm = {[&](auto& o) { o.recompute = recompute; }}, .lora = lora}, at::kCPU);
+      const nn::testing::OpCount count("hrm::linear");
+      const parallel::CommTraffic sent =
+          traffic_of({.name = "", .lm = {[&](auto& o) { o.recompute = recompute; }}, .lora = lora}, at::kCPU);
+      products = count.count() - products;
+      return sent;
     };
     const parallel::CommTraffic kept = traffic(false), again = traffic(true);
     constexpr int64_t kLayers = 2;
@@ -96,6 +102,8 @@ TEST(RecomputedParts, SendTheirResultOnce) {
     };
     EXPECT_EQ(sent(again) - sent(kept), kLayers) << "rank " << lora;
     EXPECT_EQ(again.calls(Kind::all_gather) - kept.calls(Kind::all_gather), 2 * kLayers) << "rank " << lora;
+    // Calls of products in the second call of a block: that of the last layer, two calls with an adapter, is missing.
+    EXPECT_EQ(products, kLayers * (lora == 0 ? 2 : 14)) << "rank " << lora;
   }
 }
 

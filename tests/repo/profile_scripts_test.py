@@ -558,6 +558,11 @@ done''')
         self.assertIn("--metrics gpu__time_duration.sum,dram__bytes.sum,dram__bytes.sum.peak_sustained,a__b.sum,c__d", ncu)
         self.assertNotIn("--filter-mode", ncu)
 
+    def test_counters_of_a_timeline(self):
+        self.with_nsys()
+        for option in (["--each-once"], ["--kernel", "norm"], ["--metrics", "a__b.sum"]):
+            self.assert_one_error(self.capture("--mode", "systems", *option), 2, option[0], "--mode compute")
+
     def test_each_kernel_once(self):
         self.with_ncu()
         result = self.capture("--mode", "compute", "--each-once")
