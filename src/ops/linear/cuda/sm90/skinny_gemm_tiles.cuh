@@ -29,20 +29,18 @@
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
-#include "ops/cuda/matrix_copies.cuh"
-#include "ops/cuda/mma.cuh"
 #include "ops/cuda/sm90/core_matrices.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
-#include "ops/linear/cuda/e4m3_pairs.cuh"
-#include "ops/linear/cuda/skinny_gemm.cuh"
+#include "ops/linear/cuda/sm90/skinny_gemm_adapter.cuh"
+#include "ops/linear/cuda/sm90/skinny_gemm_columns.cuh"
 #include "ops/linear/cuda/sm90/skinny_gemm_tiles.h"
 #include "ops/quantized/cuda/weight8_widen.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 
-constexpr int kGroupColumns = 64;  // of a warpgroup, rows of wgmma; also of a sum of squares
+constexpr int kGroupColumns = 64;  // of a warpgroup, rows of wgmma
 constexpr int kGroupWarps = 4;
 constexpr int kBoxBytes = 128;  // of a row of x in a box
 constexpr int kSteps = kBoxBytes / 32;
@@ -67,10 +65,11 @@ struct TilesBlock {
   static constexpr int kTile = kGroupColumns * kGroups;  // rows of the weight
   static constexpr int kColumns = kGated ? kTile / 2 : kTile;
   static constexpr int kMultiplying = kGroupWarps * kGroups;  // warps
-  static constexpr int kThreads = 32 * (kMultiplying + 1);    // one warp more loads
-  static constexpr int kDepth = kBits8 ? 128 : 64;            // summands of a stage: 128 bytes of the weight's rows
-  static constexpr int kBoxes = kWidened ? 2 : 1;             // of x in a stage
-  static constexpr int kWeightBytes = kTile * 128;            // of a stage
+  static constexpr int kTileThreads = 32 * kMultiplying;
+  static constexpr int kThreads = kTileThreads + 32;  // one warp more loads
+  static constexpr int kDepth = kBits8 ? 128 : 64;    // summands of a stage: 128 bytes of the weight's rows
+  static constexpr int kBoxes = kWidened ? 2 : 1;     // of x in a stage
+  static constexpr int kWeightBytes = kTile * 128;    // of a stage
   // Floats from one row of a block's sums to the next: neither what a warp writes of eight rows at once, nor 16 bytes
   // for each of eight threads, are twice in one bank.
   static constexpr int kPitch = kTile + 4;
@@ -101,11 +100,6 @@ struct alignas(16) TilesBarriers {
   float rstd[kTileRowsMost];     // of the rows that this block finishes
 };
 
-// Sums of squares of a row, one for each 64 columns.
-__host__ __device__ constexpr int squares_of(int width) {
-  return (width + kGroupColumns - 1) / kGroupColumns;
-}
-static_assert(squares_of(65) == square_parts(65));
 __host__ __device__ constexpr int rows_of_rank(int rows, int ranks) {
   return (rows + ranks - 1) / ranks;
 }
@@ -114,8 +108,6 @@ template <class Block>
 __host__ __device__ constexpr int floats_of_ranks(const TilesShape& s) {
   return s.ranks > 1 ? s.ranks * rows_of_rank(s.x_rows, s.ranks) * Block::kTile : 0;
 }
-// u of that many slices is near: as many as a tile of a weight has as a rule.
-constexpr int kNearSlices = 2;
 template <class Block>
 constexpr int bytes_beside_stages(const TilesShape& s, int adapter_rank) {
   const int near = s.near ? (Block::kTile + kNearSlices * s.x_rows) * adapter_rank * 2 : 0;
@@ -153,101 +145,6 @@ __device__ inline void widen_box(Fragments& to, const uint8_t* stage, int box, W
   }
 }
 
-// An adapter's factors of a block's tile. Near ones are copied to shared memory while the product is under way: B of
-// each column, or zeros, and u of the first slices that the tile has columns of.
-template <typename T, class Block>
-struct TilesAdapter {
-  const SkinnyAdapter& a;
-  int first_column, width, rows;
-  T* near;  // null: what is needed is read where it is
-  int x_rows;
-
-  // Of the product, of a column of the tile.
-  __device__ int column_of(int of) const {
-    return Block::kGated && of >= Block::kColumns ? width + first_column + of - Block::kColumns : first_column + of;
-  }
-  __device__ bool has(int slice, int column) const {
-    const SkinnyAdapterSlice& s = a.slice[slice];
-    return column >= s.out && column < s.out + s.columns;
-  }
-  __device__ const T* row_of_b(int slice, int column) const {
-    const SkinnyAdapterSlice& s = a.slice[slice];
-    return static_cast<const T*>(a.B) + int64_t{s.first + column - s.out} * a.rank;
-  }
-  __device__ bool in_tile(int slice) const {
-    const SkinnyAdapterSlice& s = a.slice[slice];
-    const auto meets = [&](int first) { return first < s.out + s.columns && first + Block::kColumns > s.out; };
-    return meets(first_column) || (Block::kGated && meets(width + first_column));
-  }
-  __device__ T* near_u(int slot) const { return near + (Block::kTile + slot * x_rows) * a.rank; }
-
-  // By all threads that multiply; copies of 16 bytes.
-  __device__ void ask_for_b() const {
-    if (near == nullptr) return;
-    const int runs = a.rank / 8;
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < Block::kTile * runs; i += 32 * Block::kMultiplying) {
-      const int of = i / runs, column = column_of(of);
-      int slice = 0;
-#pragma unroll 1
-      while (slice < a.slices && !has(slice, column)) ++slice;
-      const bool exists = slice < a.slices;
-      const T* const from = exists ? row_of_b(slice, column) + i % runs * 8 : static_cast<const T*>(a.B);
-      copy_async(shared_address(near + of * a.rank + i % runs * 8), from, exists);
-    }
-  }
-  __device__ void ask_for_u() const {
-    if (near == nullptr) return;
-    const int runs = a.rank / 8;
-#pragma unroll 1
-    for (int slice = 0, slot = 0; slice < a.slices && slot < kNearSlices; ++slice) {
-      if (!in_tile(slice)) continue;
-#pragma unroll 1
-      for (int i = static_cast<int>(threadIdx.x); i < rows * runs; i += 32 * Block::kMultiplying) {
-        const int row = i / runs, k = i % runs * 8;
-        const T* const from = static_cast<const T*>(a.u) + (int64_t{row} * a.slices + slice) * a.rank + k;
-        copy_async(shared_address(near_u(slot) + row * a.rank + k), from, true);
-      }
-      ++slot;
-    }
-  }
-
-  // u B^T of a warp's 16 columns, `of` those of this thread, and all rows, as wgmma's sums are laid out. The four
-  // threads of a row of a factor have four neighbouring summands each, in the same order on both sides.
-  __device__ void sums(float (&sum)[Block::kRows / 8][4], const int (&of)[2]) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, part = lane % 4;
-#pragma unroll 1
-    for (int slice = 0, slot = 0; slice < a.slices; ++slice) {
-      if (!in_tile(slice)) continue;
-      const bool u_near = near != nullptr && slot < kNearSlices;
-      const T* const u = u_near ? near_u(slot) : static_cast<const T*>(a.u) + slice * a.rank;
-      const int stride = u_near ? a.rank : a.slices * a.rank;
-      ++slot;
-      bool exists[2];
-      const T* b[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        exists[i] = has(slice, column_of(of[i]));
-        b[i] = near != nullptr ? near + of[i] * a.rank : row_of_b(slice, column_of(of[i]));
-      }
-      if (!__any_sync(0xffffffffu, exists[0] || exists[1])) continue;
-#pragma unroll 1
-      for (int k = 4 * part; k - 4 * part < a.rank; k += 16) {
-        const auto load = [&](const T* from, bool is_there) {
-          return is_there && k < a.rank ? *reinterpret_cast<const uint2*>(from + k) : uint2{};
-        };
-        const uint2 low = load(b[0], exists[0]), high = load(b[1], exists[1]);
-#pragma unroll
-        for (int j = 0; j < Block::kRows / 8; ++j) {
-          const int row = 8 * j + group;
-          const uint2 factor = load(u + row * stride, row < rows);
-          multiply<T>(sum[j], low.x, high.x, low.y, high.y, factor.x, factor.y);
-        }
-      }
-    }
-  }
-};
-
 // Block::kRows: of the product, at least x_rows. What it multiplies beyond those is whatever follows them and is read
 // by nobody.
 template <typename T, class Block>
@@ -258,7 +155,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
   constexpr int kRows = Block::kRows, kTile = Block::kTile, kColumns = Block::kColumns, kPitch = Block::kPitch;
   constexpr int kMultiplying = Block::kMultiplying, kWeightBytes = Block::kWeightBytes;
   constexpr int kDepth = Block::kDepth, kBoxes = Block::kBoxes;
-  constexpr bool kGated = Block::kGated, kBits8 = Block::kBits8, kWidened = Block::kWidened, kPairs = Block::kPairs;
+  constexpr bool kGated = Block::kGated, kWidened = Block::kWidened, kPairs = Block::kPairs;
   extern __shared__ uint8_t shared_raw[];
   uint8_t* const x_ring = shared_raw + (-shared_address(shared_raw) & (kAligned - 1));
   const int box_bytes = Block::box_bytes(shape.x_rows), x_bytes = kBoxes * box_bytes;
@@ -335,7 +232,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
   [[maybe_unused]] const auto widen = [&](Fragments& to, int of_stage, int box) {
     widen_box<T>(to, w_ring + of_stage * kWeightBytes + own_rows_of_weight, box, p.format);
   };
-  const TilesAdapter<T, Block> adapter{p.adapter, first_column, width, rows, near, shape.x_rows};
+  const TilesAdapter<T, Block> adapter{p.adapter, thread, first_column, width, rows, near, shape.x_rows};
   if (warp < kMultiplying) {
     adapter.ask_for_b();
     if constexpr (kWidened) {
@@ -387,24 +284,12 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
     barriers->rstd[thread] = rstd;
   }
   // What the end needs of other kernels and of memory, while x is under way.
-  const auto residual = [&](int of_row, int column) {
-    const auto* const from = static_cast<const T*>(p.residual) + int64_t{rank + of_row * ranks} * width + column;
-    return *reinterpret_cast<const uint2*>(from);
-  };
   constexpr int kQuads = kColumns / 4;
-  const int first_task_row = thread / kQuads, task_column = first_column + thread % kQuads * 4;
-  const bool inside = task_column < width;
+  const int first_task_row = thread / kQuads;
+  SkinnyColumns<T, Block> columns{p, first_column + thread % kQuads * 4, shape.x_rows};
+  columns.load();
   uint2 added{};
-  if (!kGated && p.residual != nullptr && inside && first_task_row < own_rows) {
-    added = residual(first_task_row, task_column);
-  }
-  float4 scale{1, 1, 1, 1}, scale_up = scale;  // of the weight's rows
-  if (kBits8 && inside) {
-    scale = *reinterpret_cast<const float4*>(p.scales + task_column);
-    if constexpr (kGated) scale_up = *reinterpret_cast<const float4*>(p.scales + width + task_column);
-  }
-  float4 factor{};  // of the norm that follows
-  if (!kGated && p.next_norm != nullptr && inside) factor = *reinterpret_cast<const float4*>(p.next_norm + task_column);
+  if (first_task_row < own_rows) added = columns.residual(rank + first_task_row * ranks);
   __syncwarp();
 
   float d[kRows / 2];
@@ -426,7 +311,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
       const auto* const scales = reinterpret_cast<const float*>(scale_ring + stage * scale_bytes);
       constexpr int kRuns = kDepth / static_cast<int>(kPairsRun), kRunSteps = kSteps / kRuns,
                     kAtOnce = Block::kRunsAtOnce;
-      float of_run[kAtOnce][2 * kRows / 2];
+      float of_run[kAtOnce][kRows];
       const auto multiply_run = [&](int run) {
         wgmma_fence();
 #pragma unroll
@@ -507,7 +392,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
   }
 
   copy_async_wait<0>();
-  named_barrier(1, 32 * kMultiplying);  // all have read the stages
+  named_barrier(1, Block::kTileThreads);  // all have read the stages
   const int group = lane / 4, part = lane % 4;
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
@@ -535,13 +420,13 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
       }
     }
   }
-  named_barrier(1, 32 * kMultiplying);
+  named_barrier(1, Block::kTileThreads);
   const float* parts = sums;
   int pitch = kPitch;
   if (ranks > 1) {
     cluster_wait();
 #pragma unroll 1
-    for (int i = thread; i < rows * (kTile / 4); i += 32 * kMultiplying) {
+    for (int i = thread; i < rows * (kTile / 4); i += Block::kTileThreads) {
       const int row = i / (kTile / 4), quad = i % (kTile / 4) * 4;
       const uint4 bits = *reinterpret_cast<const uint4*>(&sums[row * kPitch + quad]);
       const int own = of_rank(row);
@@ -554,7 +439,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
     pitch = kTile;
   }
 #pragma unroll 1
-  for (int of_row = first_task_row; of_row < own_rows; of_row += 32 * kMultiplying / kQuads) {
+  for (int of_row = first_task_row; of_row < own_rows; of_row += Block::kTileThreads / kQuads) {
     const auto total = [&](int column) {
       float4 value{};
 #pragma unroll 2
@@ -565,61 +450,16 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
       return value;
     };
     const int column = thread % kQuads * 4;
-    const float rstd = barriers->rstd[of_row];
-    // Each step rounded on its own, so that all kinds of this kernel give the same bits of the same sums.
-    const auto finished = [&](float4 v, const float4& by, int adapted_column) {
-      if constexpr (kBits8) {
-        v = {__fmul_rn(v.x, by.x), __fmul_rn(v.y, by.y), __fmul_rn(v.z, by.z), __fmul_rn(v.w, by.w)};
-      }
-      v = {__fmul_rn(v.x, rstd), __fmul_rn(v.y, rstd), __fmul_rn(v.z, rstd), __fmul_rn(v.w, rstd)};
-      if (p.adapter.slices == 0) return v;
-      const float4 more = *reinterpret_cast<const float4*>(adapted + of_row * kPitch + adapted_column);
-      const auto add = [&](float a, float b) { return __fadd_rn(a, __fmul_rn(b, p.adapter.scale)); };
-      return float4{add(v.x, more.x), add(v.y, more.y), add(v.z, more.z), add(v.w, more.w)};
+    const auto more = [&](int of) {
+      return p.adapter.slices == 0 ? float4{} : *reinterpret_cast<const float4*>(adapted + of_row * kPitch + of);
     };
-    float4 value = finished(total(column), scale, column);
+    const int row = rank + of_row * ranks;
+    const uint2 beside = of_row == first_task_row ? added : columns.residual(row);
     if constexpr (kGated) {
-      const float4 up = finished(total(kColumns + column), scale_up, kColumns + column);
-      const auto gated = [](float gate, float by) {
-        gate = to_float(from_float<T>(gate));
-        return to_float(from_float<T>(gate / (1.0f + __expf(-gate)))) * to_float(from_float<T>(by));
-      };
-      value = {gated(value.x, up.x), gated(value.y, up.y), gated(value.z, up.z), gated(value.w, up.w)};
-    } else if (p.residual != nullptr) {
-      const uint2 bits = of_row == first_task_row || !inside ? added : residual(of_row, task_column);
-      const float2 low = widen_pair<kInputOf<T>>(bits.x), high = widen_pair<kInputOf<T>>(bits.y);
-      value = {value.x + low.x, value.y + low.y, value.z + high.x, value.w + high.y};
-    }
-    const int64_t row = rank + of_row * ranks;
-    const uint2 rounded = {round_pair<kInputOf<T>>(value.x, value.y), round_pair<kInputOf<T>>(value.z, value.w)};
-    if (inside) *reinterpret_cast<uint2*>(static_cast<T*>(p.out) + row * width + task_column) = rounded;
-    // Pairs have runs as wide as a tile or half of it.
-    [[maybe_unused]] const auto store_runs = [&](const uint2& from) {
-      const float2 low = widen_pair<kInputOf<T>>(from.x), high = widen_pair<kInputOf<T>>(from.y);
-      const float values[4] = {low.x, low.y, high.x, high.y};
-      store_pairs(p.pairs, shape.x_rows, width, row, task_column, values, 0xffffu << (lane & 16));
-    };
-    if constexpr (kPairs && kGated && kColumns % kPairsRun == 0) {
-      if (p.pairs.values != nullptr && inside) store_runs(rounded);
-    }
-    if (!kGated && p.next_norm != nullptr) {
-      const float2 low = widen_pair<kInputOf<T>>(rounded.x), high = widen_pair<kInputOf<T>>(rounded.y);
-      float squares = inside ? low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y : 0;
-      constexpr int kSquareQuads = kGroupColumns / 4;
-#pragma unroll
-      for (int offset = kSquareQuads / 2; offset > 0; offset /= 2) {
-        squares += __shfl_xor_sync(0xffffu << (lane & 16), squares, offset);
-      }
-      if (thread % kSquareQuads == 0 && inside)
-        p.squares[row * squares_of(width) + task_column / kGroupColumns] = squares;
-      if (inside) {
-        const uint2 scaled = {round_pair<kInputOf<T>>(low.x * factor.x, low.y * factor.y),
-                              round_pair<kInputOf<T>>(high.x * factor.z, high.y * factor.w)};
-        *reinterpret_cast<uint2*>(static_cast<T*>(p.scaled) + row * width + task_column) = scaled;
-        if constexpr (kPairs) {
-          if (p.pairs.values != nullptr) store_runs(scaled);
-        }
-      }
+      columns.finish_gated(row, barriers->rstd[of_row], total(column), total(kColumns + column), more(column),
+                           more(kColumns + column));
+    } else {
+      columns.finish(row, barriers->rstd[of_row], total(column), more(column), beside);
     }
   }
 #endif
