@@ -1,3 +1,7 @@
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
 #include "hrm/ops/linear.h"
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/swiglu.h"
@@ -313,6 +317,35 @@ TEST(LinearEpiloguesGpu, SameBitsEachTimeLarge) {
     return std::vector<at::Tensor>{act, gate_up, y, rstd, linear_swiglu_backward(y, down, gate_up)};
   };
   expect_same_each_time(run, 10, "HRM's size at batch 384");
+}
+
+// Products so long that the blocks draw their tiles (ops/cuda/sm90/tile_draws.cuh), alone and beside work that holds
+// multiprocessors when they start.
+TEST(LinearSwigluGpu, DrawnTilesLarge) {
+  HRM_NEEDS_GPU();
+  const ProductShape shape{16385, 2048, 4096};
+  expect_good_linear_swiglu(shape, at::kBFloat16, at::kCUDA);
+  expect_good_linear_swiglu_backward(shape, at::kBFloat16, at::kCUDA);
+  const auto [x, weight, none] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);
+  const at::Tensor down = normal({shape.inner, shape.width}, 2, at::kBFloat16, at::kCUDA),
+                   other = normal({4096, 4096}, 3, at::kBFloat16, at::kCUDA);
+  const auto run = [&, &x = x, &weight = weight] {
+    const auto [act, gate_up] = linear_swiglu_forward(x, weight);
+    return std::vector<at::Tensor>{act, gate_up, linear_swiglu(x, weight), linear_swiglu_backward(x, down, gate_up)};
+  };
+  const std::vector<at::Tensor> alone = run();
+  expect_same_bits(alone[2], alone[0], "act alone");
+  const auto urgent = c10::cuda::getStreamFromPool(/*isHighPriority=*/true);
+  for (int round = 0; round < 5; ++round) {
+    c10::cuda::device_synchronize();
+    {
+      const c10::cuda::CUDAStreamGuard guard(urgent);
+      for (int i = 0; i < 8; ++i) other.mm(other);
+    }
+    const std::vector<at::Tensor> beside = run();
+    for (size_t i = 0; i < alone.size(); ++i)
+      expect_same_bits(beside[i], alone[i], cat("result ", i, ", round ", round));
+  }
 }
 
 TEST(LinearEpiloguesGpu, InsideACapturedGraph) {

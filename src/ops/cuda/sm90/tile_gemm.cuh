@@ -30,6 +30,7 @@
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
+#include "ops/cuda/sm90/tile_draws.cuh"
 #include "ops/cuda/sm90/tile_groups.h"
 #include "ops/cuda/sm90/tile_order.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
@@ -49,6 +50,7 @@ struct TileShape {
   int slices;        // kColumns of N each
   int box_distance;  // see Op::kBoxes
   int band;          // with kGrouped, see place_in_bands
+  uint32_t* draws;   // see next_tile()
 };
 
 // What a warp of the epilogue works on: rows first_row to first_row + 15, columns of one slice.
@@ -82,7 +84,8 @@ __device__ inline void store_columns(void* row, const float (&d)[kSize], int j) 
 
 template <class Op>
 constexpr int tile_shared_bytes(int stages) {
-  return 1024 + stages * kTileStageBytes<Op> + 2 * kStagingBytes<Op> + (2 * stages + 24) * 8;
+  return 1024 + stages * kTileStageBytes<Op> + 2 * kStagingBytes<Op> + (2 * stages + 24) * 8 +
+         static_cast<int>(sizeof(TileDraws));
 }
 
 template <class Op, int kStages>
@@ -104,6 +107,7 @@ __global__ void __launch_bounds__(384, 1)
   // that tile by then, either because the ring continued or by a barrier of their own.
   uint64_t* staging_full = empty + kStages;  // [tile % 2][16 rows]
   uint64_t* staging_empty = staging_full + 16;
+  auto* const draws = reinterpret_cast<TileDraws*>(staging_empty + 8);
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
@@ -121,6 +125,7 @@ __global__ void __launch_bounds__(384, 1)
     }
     for (int i = 0; i < 16; ++i) barrier_init(&staging_full[i], 1);
     for (int i = 0; i < 8; ++i) barrier_init(&staging_empty[i], 1);
+    draws->init();
     barrier_init_fence();
   }
   __syncthreads();
@@ -139,7 +144,8 @@ __global__ void __launch_bounds__(384, 1)
         tma_prefetch_map(&map_a);
         tma_prefetch_map(&map_w);
         RingPosition<kStages> at;
-        for (int index = first; index < tiles; index += blocks) {
+        for (int turn = 0, index = first, next = 0; index < tiles; index = next) {
+          next = next_tile(shape.draws, index, blocks);
           const TilePlace tile = place(index);
           const int row = tile.row * 128, slice = tile.slice;
           int weight_row = 0;
@@ -165,6 +171,7 @@ __global__ void __launch_bounds__(384, 1)
             }
             at.advance();
           }
+          draws->put(++turn, next);
         }
       }
     } else if constexpr (!Op::kStores) {
@@ -173,7 +180,7 @@ __global__ void __launch_bounds__(384, 1)
       const auto locate = [&](int index, TilePart& where) {
         where.iteration = index / 8;
         where.part = index % 8;
-        const int at = first + where.iteration * blocks;
+        const int at = where.iteration == 0 ? first : draws->get(where.iteration);
         const TilePlace tile = place(at);
         where.first_row = int64_t{tile.row} * 128 + 16 * where.part;
         where.slice = tile.slice;
@@ -201,7 +208,7 @@ __global__ void __launch_bounds__(384, 1)
     if constexpr (k8Bits) scale = op.x_slot[1] * op.weight_slot[1];
     RingPosition<kStages> at;
     uint32_t iteration = 0;
-    for (int index = first; index < tiles; index += blocks) {
+    for (int turn = 0, index = first; index < tiles; index = draws->get(++turn)) {
       // A ring that holds a whole tile does not keep the warps together; see staging_full.
       if (!Op::kStores && shape.blocks_k <= kStages) {
         if (consumer == 0) {  // numbers that the compiler knows: else it sets aside all 16 barriers
@@ -300,7 +307,8 @@ __global__ void __launch_bounds__(384, 1)
 // Queues the kernel for A (rows, inner) and `slices` slices of kColumns columns. `groups` with kGrouped alone.
 template <int kStages, class Op>
 cudaError_t start_tiles(const CUtensorMap& map_a, const CUtensorMap& map_w, int64_t rows, int64_t inner, int64_t slices,
-                        int64_t box_distance, const Op& op, cudaStream_t stream, const TileGroups& groups = {}) {
+                        int64_t box_distance, const Op& op, cudaStream_t stream, const TileGroups& groups = {},
+                        uint32_t* draws = nullptr) {
   constexpr int kBlockK = Op::kInput == Input::e4m3 ? 128 : 64;
   TileShape shape{};
   shape.groups = groups;
@@ -309,6 +317,7 @@ cudaError_t start_tiles(const CUtensorMap& map_a, const CUtensorMap& map_w, int6
   shape.slices = static_cast<int>(slices);
   shape.box_distance = static_cast<int>(box_distance);
   shape.band = tile_band(slices);
+  shape.draws = draws;
   const int64_t tiles = (rows + 127) / 128 * slices;
   const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
   return start(tile_kernel<Op, kStages>, blocks, 384, tile_shared_bytes<Op>(kStages), 1, stream, map_a, map_w, shape,

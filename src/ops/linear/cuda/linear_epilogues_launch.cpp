@@ -21,6 +21,15 @@
 namespace hrm::ops {
 namespace {
 
+// A counter for a launch whose blocks draw their tiles; undefined for one that has too few.
+template <class Params>
+at::Tensor counter_of_draws(Params& params, const at::TensorOptions& options) {
+  if (!cuda::sm90::worth_draws(params)) return {};
+  at::Tensor counter = at::zeros({1}, options.dtype(at::kInt));
+  params.draws = static_cast<uint32_t*>(counter.mutable_data_ptr());
+  return counter;
+}
+
 // act, and gate_up if `save`; none where the kernel does not take the input.
 std::optional<std::tuple<at::Tensor, at::Tensor>> swiglu_by_kernel(const at::Tensor& x, const at::Tensor& weight,
                                                                    bool save) {
@@ -38,6 +47,7 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> swiglu_by_kernel(const at::Ten
   params.weight = weight_rows.const_data_ptr();
   params.act = act.mutable_data_ptr();
   params.gate_up = save ? gate_up.mutable_data_ptr() : nullptr;
+  const at::Tensor counter = counter_of_draws(params, x_rows.options());
   C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
   return std::tuple{act, gate_up};
 }
@@ -81,6 +91,7 @@ at::Tensor linear_swiglu_backward_cuda(const at::Tensor& grad_out, const at::Ten
   params.weight_down = weight_rows.const_data_ptr();
   params.gate_up = gate_up_rows.const_data_ptr();
   params.grad_gate_up = grad_gate_up.mutable_data_ptr();
+  const at::Tensor counter = counter_of_draws(params, grad_rows.options());
   C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
   return grad_gate_up;
 }

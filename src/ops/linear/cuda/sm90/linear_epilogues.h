@@ -57,6 +57,7 @@ struct LinearSwigluForward {
   const void* weight;  // (2 * width, inner)
   void* act;           // (rows, width)
   void* gate_up;       // (rows, 2 * width), or null: do not write
+  uint32_t* draws;     // 0, or null: blocks do not draw their tiles (ops/cuda/sm90/tile_draws.cuh)
   int64_t rows;
   int64_t width;
   int64_t inner;
@@ -64,6 +65,7 @@ struct LinearSwigluForward {
 };
 
 bool fits(const LinearSwigluForward& params);
+bool worth_draws(const LinearSwigluForward& params);
 cudaError_t launch(const LinearSwigluForward& params, cudaStream_t stream);
 
 // The gradients of gate and up where that of silu(gate) * up is grad_out * weight_down.
@@ -72,6 +74,7 @@ struct LinearSwigluBackward {
   const void* weight_down;  // (inner, width)
   const void* gate_up;      // (rows, 2 * width)
   void* grad_gate_up;       // (rows, 2 * width)
+  uint32_t* draws;          // as above
   int64_t rows;
   int64_t width;
   int64_t inner;
@@ -79,6 +82,7 @@ struct LinearSwigluBackward {
 };
 
 bool fits(const LinearSwigluBackward& params);
+bool worth_draws(const LinearSwigluBackward& params);
 cudaError_t launch(const LinearSwigluBackward& params, cudaStream_t stream);
 
 // h = residual + x * weight^T, y = h * rstd, rstd = 1 / sqrt(mean(h^2) + eps). With an addend, y + addend (both

@@ -18,6 +18,7 @@
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
+#include "ops/cuda/sm90/tile_draws.cuh"
 #include "ops/cuda/sm90/tile_groups.h"
 #include "ops/cuda/sm90/tile_order.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
@@ -30,6 +31,7 @@ struct SwigluGradient {
   int slices;         // 256 columns each
   TileGroups groups;  // with kGrouped alone, as `band`: see place_in_bands
   int band;
+  uint32_t* draws;  // see next_tile()
 };
 
 constexpr int kSwigluGradientThreads = 288;
@@ -37,7 +39,8 @@ constexpr int kSwigluGradientStageBytes = (128 + 256) * 128;
 constexpr int kSwigluUnitBytes = 2 * 8 * 128;  // gates, then ups; 8 rows of 128 bytes with chunk c of row r at c ^ r
 
 constexpr int swiglu_gradient_shared_bytes(int stages, int units) {
-  return 1024 + stages * kSwigluGradientStageBytes + 8 * units * kSwigluUnitBytes + (2 * stages + 8 * units) * 8;
+  return 1024 + stages * kSwigluGradientStageBytes + 8 * units * kSwigluUnitBytes + (2 * stages + 8 * units) * 8 +
+         static_cast<int>(sizeof(TileDraws));
 }
 
 // Four 8 x 8 matrices of 16-bit elements as accumulators are held, r[i] of matrix i; lane l gives the address of row l
@@ -75,6 +78,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
   uint64_t* full = reinterpret_cast<uint64_t*>(all_units + 8 * kUnits * kSwigluUnitBytes);
   uint64_t* empty = full + kStages;
   uint64_t* all_arrived = empty + kStages;  // [warp][kUnits]
+  auto* const draws = reinterpret_cast<TileDraws*>(all_arrived + 8 * kUnits);
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
@@ -89,6 +93,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
       barrier_init(&empty[i], 8);
     }
     for (int i = 0; i < 8 * kUnits; ++i) barrier_init(&all_arrived[i], 1);
+    draws->init();
     barrier_init_fence();
   }
   __syncthreads();
@@ -103,7 +108,8 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
       tma_prefetch_map(&map_a);
       tma_prefetch_map(&map_w);
       RingPosition<kStages> at;
-      for (int tile = first; tile < tiles; tile += blocks) {
+      for (int turn = 0, tile = first, next = 0; tile < tiles; tile = next) {
+        next = next_tile(p.draws, tile, blocks);
         const TilePlace to = place_of(tile);
         int weight_row = 0;
         if constexpr (kGrouped) weight_row = p.groups.tile_experts[to.row] * p.groups.weight_rows;
@@ -116,6 +122,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
           tma_load(a + 128 * 128, &map_w, barrier, 0, weight_row + 64 * k, 4 * to.slice);
           at.advance();
         }
+        draws->put(++turn, next);
       }
     }
     return;
@@ -142,7 +149,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
   __syncwarp();
 
   RingPosition<kStages> at;
-  for (int tile = first; tile < tiles; tile += blocks) {
+  for (int turn = 0, tile = first, following = 0; tile < tiles; tile = following) {
     float d[128];
     int previous = 0;
     for (int k = 0; k < p.blocks_k; ++k) {
@@ -156,7 +163,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
         Mma<256, kInput>::template shared<Major::k, Major::mn>(d, a + 2 * step, b + 128 * step, k > 0 || step > 0);
       }
       wgmma_commit();
-      if (k == 0 && tile != first) {
+      if (k == 0 && turn > 0) {
         // The place of the last tile's last unit.
         if (lane == 0) {
           tma_store_wait_read<0>();
@@ -175,6 +182,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
     registers_fence(d);
     release(previous);
 
+    following = draws->get(++turn);
     const TilePlace here = place_of(tile);
     const int row = here.row * 128 + 16 * warp, column = here.slice * 256;
 #pragma unroll
@@ -213,8 +221,8 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
           tma_store_wait_read<1>();
           if (next < 8) {
             ask(tile, next);
-          } else if (tile + blocks < tiles) {
-            ask(tile + blocks, next - 8);
+          } else if (following < tiles) {
+            ask(following, next - 8);
           }
         }
       }
@@ -229,7 +237,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
 // Queues the kernel. With kGrouped weight_down is `experts` weights (K, F), one below the other.
 template <Input kInput, int kStages = 3, int kUnits = 5, bool kGrouped = false, class Params>
 cudaError_t start_swiglu_gradient(const Params& p, cudaStream_t stream, const TileGroups& groups = {},
-                                  int64_t experts = 1) {
+                                  int64_t experts = 1, uint32_t* draws = nullptr) {
   CUtensorMap map_a, map_w, map_gate_up, map_grad;
   const auto encode_units = [&](CUtensorMap& map, const void* base) {
     return encode_map(map, base, MapElement::bits16, MapSwizzle::bytes128,
@@ -246,6 +254,7 @@ cudaError_t start_swiglu_gradient(const Params& p, cudaStream_t stream, const Ti
   params.slices = static_cast<int>(p.width / 256);
   params.band = tile_band(params.slices);
   params.groups = groups;
+  params.draws = draws;
   const int64_t tiles = (p.rows + 127) / 128 * params.slices;
   const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
   return start(swiglu_gradient_kernel<kInput, kStages, kUnits, kGrouped>, blocks, kSwigluGradientThreads,

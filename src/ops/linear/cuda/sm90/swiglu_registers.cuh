@@ -24,6 +24,7 @@
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
+#include "ops/cuda/sm90/tile_draws.cuh"
 #include "ops/cuda/sm90/tile_groups.h"
 #include "ops/cuda/sm90/wgmma.cuh"
 
@@ -37,6 +38,7 @@ struct SwigluRegisters {
   int blocks_k;       // 128 bytes of K each; what is loaded beyond K is zero
   int slices;         // 128 outputs each
   TileGroups groups;  // with kGrouped alone: W is several weights [W_gate; W_up], one below the other
+  uint32_t* draws;    // see next_tile()
   // e4m3 operands only; slots are {scale, 1 / scale, amax, 0}. With kKeeps, act_slot is wide and counts.
   const float* x_slot;
   const float* weight_slot;
@@ -47,7 +49,7 @@ constexpr int kSwigluThreads = 288;
 constexpr int kSwigluStageBytes = (128 + 256) * 128;
 
 constexpr int swiglu_registers_shared_bytes(int stages) {
-  return 1024 + stages * kSwigluStageBytes + (2 * stages + 1) * 8;
+  return 1024 + stages * kSwigluStageBytes + (2 * stages + 1) * 8 + static_cast<int>(sizeof(TileDraws));
 }
 
 // Outputs that a thread has in a row of each other.
@@ -91,6 +93,7 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
   uint64_t* full = reinterpret_cast<uint64_t*>(ring + kStages * kSwigluStageBytes);
   uint64_t* empty = full + kStages;
   uint64_t* begun = empty + kStages;  // the first warpgroup is kLag stages into the tile
+  auto* const draws = reinterpret_cast<TileDraws*>(begun + 1);
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
@@ -102,6 +105,7 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
       barrier_init(&empty[i], 8);
     }
     barrier_init(begun, 1);
+    draws->init();
     barrier_init_fence();
   }
   __syncthreads();
@@ -113,7 +117,8 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
       tma_prefetch_map(&map_a);
       tma_prefetch_map(&map_w);
       RingPosition<kStages> at;
-      for (int index = first; index < tiles; index += blocks) {
+      for (int turn = 0, index = first, next = 0; index < tiles; index = next) {
+        next = next_tile(p.draws, index, blocks);
         const int tile = tiles - 1 - index, row = tile / p.slices * 128, slice = tile % p.slices;
         int run = slice * kRuns;
         if constexpr (kGrouped) {
@@ -128,6 +133,7 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
           tma_load(a + 128 * 128, &map_w, barrier, kBlockK * k, 0, 0, 0, run);
           at.advance();
         }
+        draws->put(++turn, next);
       }
     }
     return;
@@ -149,7 +155,7 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
   [[maybe_unused]] uint32_t clamped = 0;
   RingPosition<kStages> at;
   uint32_t begun_parity = 0;
-  for (int index = first; index < tiles; index += blocks) {
+  for (int turn = 0, index = first; index < tiles; index = draws->get(++turn)) {
     const int tile = tiles - 1 - index;
     if (lags && consumer == 1) {
       barrier_wait(begun, begun_parity);
@@ -246,7 +252,7 @@ template <Input kOperand, Input kRounded, int kStages = 4, int kLag = kOperand =
           bool kGrouped = false, bool kKeeps = false, class Params>
 cudaError_t start_swiglu_registers(const Params& p, const float* x_slot, const float* weight_slot, float* act_slot,
                                    cudaStream_t stream, const TileGroups& groups = {}, int64_t experts = 1,
-                                   void* gate_up = nullptr) {
+                                   void* gate_up = nullptr, uint32_t* draws = nullptr) {
   constexpr MapElement kElement = kOperand == Input::e4m3 ? MapElement::bits8 : MapElement::bits16;
   constexpr int kBytes = bytes_of(kElement), kBlockK = 128 / kBytes, kRun = kSwigluRun<kOperand>;
   const int64_t stride = kBytes * p.inner;
@@ -272,6 +278,7 @@ cudaError_t start_swiglu_registers(const Params& p, const float* x_slot, const f
   params.weight_slot = weight_slot;
   params.act_slot = act_slot;
   params.groups = groups;
+  params.draws = draws;
   const int64_t tiles = (p.rows + 127) / 128 * params.slices;
   const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
   return start(swiglu_registers_kernel<kOperand, kRounded, kStages, kLag, kGrouped, kKeeps>, blocks, kSwigluThreads,
