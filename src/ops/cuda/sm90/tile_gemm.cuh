@@ -49,7 +49,7 @@ struct TileShape {
   int blocks_k;      // 128 bytes of K each; what is loaded beyond K is zero
   int slices;        // kColumns of N each
   int box_distance;  // see Op::kBoxes
-  int band;          // with kGrouped, see place_in_bands
+  int band;          // see place_in_bands()
   uint32_t* draws;   // see next_tile()
 };
 
@@ -114,8 +114,7 @@ __global__ void __launch_bounds__(384, 1)
   int row_tiles = static_cast<int>((shape.rows + 127) / 128), tiles = row_tiles * shape.slices;
   const auto place = [&](int index) {
     const int tile = Op::kLastFirst ? tiles - 1 - index : index;
-    return Op::kGrouped ? place_in_bands(tile, shape.slices, shape.band, row_tiles)
-                        : place_by_slices(tile, shape.slices);
+    return place_in_bands(tile, shape.slices, shape.band, row_tiles);
   };
 
   if (threadIdx.x == 0) {

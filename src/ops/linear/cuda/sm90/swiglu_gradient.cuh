@@ -29,9 +29,9 @@ struct SwigluGradient {
   int64_t rows;
   int blocks_k;       // 64 of K each
   int slices;         // 256 columns each
-  TileGroups groups;  // with kGrouped alone, as `band`: see place_in_bands
-  int band;
-  uint32_t* draws;  // see next_tile()
+  TileGroups groups;  // with kGrouped alone
+  int band;           // see place_in_bands()
+  uint32_t* draws;    // see next_tile()
 };
 
 constexpr int kSwigluGradientThreads = 288;
@@ -83,9 +83,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
   int row_tiles = static_cast<int>((p.rows + 127) / 128), tiles = row_tiles * p.slices;
-  const auto place_of = [&](int tile) {
-    return kGrouped ? place_in_bands(tile, p.slices, p.band, row_tiles) : place_by_slices(tile, p.slices);
-  };
+  const auto place_of = [&](int tile) { return place_in_bands(tile, p.slices, p.band, row_tiles); };
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {

@@ -26,6 +26,7 @@
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/tile_draws.cuh"
 #include "ops/cuda/sm90/tile_groups.h"
+#include "ops/cuda/sm90/tile_order.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
 
 namespace hrm::ops::cuda::sm90 {
@@ -37,6 +38,7 @@ struct SwigluRegisters {
   int64_t width;
   int blocks_k;       // 128 bytes of K each; what is loaded beyond K is zero
   int slices;         // 128 outputs each
+  int band;           // see place_in_bands()
   TileGroups groups;  // with kGrouped alone: W is several weights [W_gate; W_up], one below the other
   uint32_t* draws;    // see next_tile()
   // e4m3 operands only; slots are {scale, 1 / scale, amax, 0}. With kKeeps, act_slot is wide and counts.
@@ -97,7 +99,8 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
-  int tiles = static_cast<int>((p.rows + 127) / 128) * p.slices;
+  int row_tiles = static_cast<int>((p.rows + 127) / 128), tiles = row_tiles * p.slices;
+  const auto place_of = [&](int index) { return place_in_bands(tiles - 1 - index, p.slices, p.band, row_tiles); };
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -110,7 +113,10 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
   }
   __syncthreads();
   wait_for_earlier();
-  if constexpr (kGrouped) tiles = *p.groups.ends / 128 * p.slices;
+  if constexpr (kGrouped) {
+    row_tiles = *p.groups.ends / 128;
+    tiles = row_tiles * p.slices;
+  }
 
   if (warp == 8) {
     if (lane == 0) {
@@ -119,10 +125,11 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
       RingPosition<kStages> at;
       for (int turn = 0, index = first, next = 0; index < tiles; index = next) {
         next = next_tile(p.draws, index, blocks);
-        const int tile = tiles - 1 - index, row = tile / p.slices * 128, slice = tile % p.slices;
-        int run = slice * kRuns;
+        const TilePlace tile = place_of(index);
+        const int row = tile.row * 128;
+        int run = tile.slice * kRuns;
         if constexpr (kGrouped) {
-          run += p.groups.tile_experts[tile / p.slices] * (p.groups.weight_rows / (4 * kRun));
+          run += p.groups.tile_experts[tile.row] * (p.groups.weight_rows / (4 * kRun));
         }
         for (int k = 0; k < p.blocks_k; ++k) {
           barrier_wait(&empty[at.stage], at.parity ^ 1);
@@ -156,7 +163,6 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
   RingPosition<kStages> at;
   uint32_t begun_parity = 0;
   for (int turn = 0, index = first; index < tiles; index = draws->get(++turn)) {
-    const int tile = tiles - 1 - index;
     if (lags && consumer == 1) {
       barrier_wait(begun, begun_parity);
       begun_parity ^= 1;
@@ -186,8 +192,9 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
     registers_fence(d);
     release(previous);
 
-    const int64_t first_row = int64_t{tile / p.slices} * 128 + 16 * warp + g;
-    const int64_t column = int64_t{tile % p.slices} * 128 + kRun * q;
+    const TilePlace tile = place_of(index);
+    const int64_t first_row = int64_t{tile.row} * 128 + 16 * warp + g;
+    const int64_t column = int64_t{tile.slice} * 128 + kRun * q;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t row = first_row + 8 * half;
@@ -274,6 +281,7 @@ cudaError_t start_swiglu_registers(const Params& p, const float* x_slot, const f
   params.width = p.width;
   params.blocks_k = static_cast<int>((p.inner + kBlockK - 1) / kBlockK);
   params.slices = static_cast<int>(p.width / 128);
+  params.band = tile_band(params.slices);
   params.x_slot = x_slot;
   params.weight_slot = weight_slot;
   params.act_slot = act_slot;
