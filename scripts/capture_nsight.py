@@ -38,6 +38,8 @@ TOOLS = {
     "compute": ("ncu", "Nsight Compute", "https://developer.nvidia.com/nsight-compute"),
 }
 NO_COUNTERS = "ERR_NVGPUCTRPERM"  # in what ncu prints where a driver keeps counters for administrators
+LAUNCH_FAILED = "LaunchFailed"  # the same where ncu could not run a kernel by itself, as it does with those of a graph
+EAGER = "runtime.cuda_graphs=false"
 
 
 def say(text):
@@ -144,9 +146,14 @@ def capture_compute(args, command, output):
     line = ["ncu", "--profile-from-start", "off", "--graph-profiling", "node", "--clock-control", "none", "--metrics",
             ",".join(metrics), *chosen, "--force-overwrite", "--export", str(report), *args.ncu_args, *command]
     code = run_logged(line, log)
-    if NO_COUNTERS in log.read_text(encoding="utf-8", errors="replace"):
+    said = log.read_text(encoding="utf-8", errors="replace")
+    if NO_COUNTERS in said:
         raise cli.Failure(cli.MACHINE, "this user may not read the GPU's counters: run as root, or have the administrator load "
                                        "the driver with NVreg_RestrictProfilingToAdminUsers=0")
+    if code not in (0, STOPPED) and LAUNCH_FAILED in said:
+        ways = "" if EAGER in command else f"record eager steps ({EAGER}), or "
+        raise cli.Failure(cli.MACHINE, f"ncu could not run a kernel by itself: {ways}leave it out with --kernel; what ncu "
+                                       f"said is in '{log}'")
     check(code, log, "ncu")
     made = report.with_suffix(".ncu-rep")
     if not made.is_file():

@@ -575,6 +575,14 @@ done''')
         self.stand_in("ncu", 'echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1')
         self.assert_one_error(self.capture("--mode", "compute"), 3, "may not read the GPU's counters")
 
+    def test_a_kernel_that_ncu_cannot_run(self):
+        self.with_ncu()
+        self.stand_in("ncu", 'echo "==ERROR== LaunchFailed"; exit 9')
+        self.assert_one_error(self.capture("--mode", "compute"), 3, "could not run a kernel", "runtime.cuda_graphs=false",
+                              "--kernel")
+        eager = self.capture("--mode", "compute", command=("bench", "step", "--config", "a.json", "runtime.cuda_graphs=false"))
+        self.assert_one_error(eager, 3, "could not run a kernel by itself: leave it out")
+
     def test_bench_step(self):
         self.with_nsys()
         result = self.capture("--mode", "systems", command=("bench", "step", "--config", "a.json"))
