@@ -171,6 +171,11 @@ def in_base_units(text, unit):
         return None
 
 
+def mean(weighted):
+    """Of (value, weight) pairs."""
+    return sum(value * weight for value, weight in weighted) / sum(weight for _, weight in weighted)
+
+
 def read_ncu_csv(file):
     """What `ncu --import REPORT --csv --page raw` prints: a line of names, a line of units, a line per launch."""
     with open(file, newline="", encoding="utf-8") as stream:
@@ -195,8 +200,10 @@ def read_ncu_csv(file):
         at += seconds * 1e6
         for metric, value in values.items():
             if value is not None:
-                sums[launch["Kernel Name"]][metric].append(value)
-    counters = {name: {metric: sum(v) / len(v) for metric, v in of.items()} for name, of in sums.items()}
+                # What is counted is averaged over launches. A share or a rate is one of the time that a launch took.
+                weight = 1 if metric.endswith(".sum") else seconds
+                sums[launch["Kernel Name"]][metric].append((value, weight))
+    counters = {name: {metric: mean(v) for metric, v in of.items()} for name, of in sums.items()}
     if not events:
         raise BadProfile(f"'{file}' has no kernel whose counters are complete")
     return Profile(events, True, 0, counters, unfinished)

@@ -145,6 +145,13 @@ class Reading(Case):
         self.assertAlmostEqual(counters["dram__bytes.sum"], 1e8)
         self.assertAlmostEqual(counters["sm__ops_path_tensor_src_bf16_dst_fp32.sum"], 1.2e11)
 
+    # A share is one of a launch's time, so a long launch counts more; bytes do not.
+    def test_shares_of_launches_of_different_length(self):
+        longer = NCU + f'"3","{MM}","(384, 1, 1)","400","60.0","600.0","0","40.0"\n'
+        counters = kernel_profile.read_profile(self.write("compute.csv", longer)).counters[MM]
+        self.assertAlmostEqual(counters["dram__throughput.avg.pct_of_peak_sustained_elapsed"], (2 * 20 * 200 + 60 * 600) / 1000)
+        self.assertAlmostEqual(counters["dram__bytes.sum"], 2e8)
+
     def test_what_is_no_profile(self):
         for name, text, part in (("a.json", "{]", "no Chrome trace"), ("b.sqlite", "x" * 4096, "no export of nsys"),
                                  ("c.csv", "1,2", "no raw page of ncu"), ("d.txt", "", "give a trace (")):
@@ -255,7 +262,7 @@ class Counters(Case):
         done = self.run_script("hotspots", file, "--roofline", str(out))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(done.stdout, r"\| 151\.3 \| 711 \| 15 % \| 654\.5 \| 73 % \| tensor cores \| sm90::tile_kernel<")
-        self.assertRegex(done.stdout, r"- sm90::linear_rms_norm_kernel<.*: Neither memory \(40 %\) nor SMs \(53 %\)")
+        self.assertRegex(done.stdout, r"- sm90::linear_rms_norm_kernel<.*: Neither memory \(39 %\) nor SMs \(58 %\)")
         self.assertIn("hrm::phase_end<phases::data>(long *, int): It takes 2.2 us, hardly more than a launch", done.stdout)
         self.assertNotIn("device__attribute", done.stdout)
         self.assertIn("tensor cores 9", out.read_text())
