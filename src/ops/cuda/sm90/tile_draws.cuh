@@ -20,6 +20,8 @@ __device__ inline int next_tile(uint32_t* draws, int tile, int blocks) {
 // Nobody is kPlaces turns behind it.
 struct TileDraws {
   static constexpr int kPlaces = 8;
+  // Warps that multiply are at most a ring of stages behind the thread that loads, those of an epilogue two tiles more.
+  __host__ __device__ static constexpr bool reach(int stages) { return stages + 2 < kPlaces; }
   uint64_t known[kPlaces];
   int tile[kPlaces];
 

@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(384, 1)
 #if HRM_SM90A
   constexpr int kColumns = Op::kColumns, kStageBytes = kTileStageBytes<Op>;
   static_assert(kColumns == 256 || (Op::kStores && kColumns < 256 && kColumns % 64 == 0));
+  static_assert(TileDraws::reach(kStages));
   extern __shared__ uint8_t shared_raw[];
   uint8_t* ring = shared_raw + (-shared_address(shared_raw) & 1023);
   uint8_t* staging = ring + kStages * kStageBytes;

@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(Block::kThreads, Block::kOfMultiprocessor)
   constexpr int kMultiplying = Block::kMultiplying, kWeightBytes = Block::kWeightBytes;
   constexpr int kDepth = Block::kDepth, kBoxes = Block::kBoxes;
   constexpr bool kGated = Block::kGated, kWidened = Block::kWidened, kPairs = Block::kPairs;
+  static_assert(!(kPairs && kGated) || kColumns % kPairsRun == 0);
   extern __shared__ uint8_t shared_raw[];
   uint8_t* const x_ring = shared_raw + (-shared_address(shared_raw) & (kAligned - 1));
   const int box_bytes = Block::box_bytes(shape.x_rows), x_bytes = kBoxes * box_bytes;

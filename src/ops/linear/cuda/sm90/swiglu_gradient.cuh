@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kSwigluGradientThreads, 1)
                            const __grid_constant__ CUtensorMap map_gate_up,
                            const __grid_constant__ CUtensorMap map_grad, const SwigluGradient p) {
 #if HRM_SM90A
-  static_assert(kStages >= 2 && kUnits >= 2 && kUnits <= 8);
+  static_assert(kStages >= 2 && kUnits >= 2 && kUnits <= 8 && TileDraws::reach(kStages));
   extern __shared__ uint8_t shared_raw[];
   uint8_t* ring = shared_raw + (-shared_address(shared_raw) & 1023);
   uint8_t* all_units = ring + kStages * kSwigluGradientStageBytes;

@@ -4,7 +4,7 @@
 // few where the product is short, as that of e4m3 operands is.) Tiles come last first (launch.cuh says why).
 //
 // Two warpgroups of a block, 64 rows each, multiply and then compute act, for as many tiles as the block gets; one
-// thread of a further warp loads. Nothing but the ring of stages is in shared memory.
+// thread of a further warp loads. Nothing but the ring of stages, and which tiles come, is in shared memory.
 //
 // The rows of W are loaded in such an order that a thread's accumulators are gates and ups of the same outputs, and
 // these are whole runs of kRun: column 8 * (kRun * s + i) + 2 * q + e of the 256 is the gate (e = 0) or the up (e = 1)
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
 #if HRM_SM90A
   constexpr bool k8 = kOperand == Input::e4m3;
   static_assert(k8 || (kOperand == kRounded && !kKeeps));
-  static_assert(kStages >= 2 && kLag >= 0 && kLag <= kStages);
+  static_assert(kStages >= 2 && kLag >= 0 && kLag <= kStages && TileDraws::reach(kStages));
   constexpr int kRun = kSwigluRun<kOperand>, kRuns = 32 / kRun;
   constexpr int kBlockK = k8 ? 128 : 64;
   extern __shared__ uint8_t shared_raw[];
