@@ -21,7 +21,7 @@
 namespace hrm::ops {
 namespace {
 
-// A counter for a launch whose blocks draw their tiles; undefined for one that has too few.
+// A counter for a launch whose blocks draw their tiles; undefined for one that is too short.
 template <class Params>
 at::Tensor counter_of_draws(Params& params, const at::TensorOptions& options) {
   if (!cuda::sm90::worth_draws(params)) return {};
