@@ -141,10 +141,16 @@ int run_as_ranks(const parallel::Launch& launch, const config::Config& config, c
   }
 }
 
+Ranks lone_rank(int rank, int ranks) {
+  Ranks lone;
+  lone.comm = parallel::make_fake_comm(rank, ranks);
+  return lone;
+}
+
 Runtime start_device(Ranks& ranks, const config::Config& config) {
   Runtime runtime = ops::start_runtime_and_ops(config, ranks.launch.local_ranks);
   if (config.profiling.memory) start_memory_history(runtime.device);
-  if (ranks.comm->alone()) return runtime;
+  if (ranks.launch.ranks == 1) return runtime;
   check_devices(ranks.comm->all_gather_text(device_of(runtime.device)));
 #if HRM_WITH_CUDA
   if (runtime.device.is_cuda()) {
@@ -165,7 +171,7 @@ std::shared_ptr<const parallel::Mesh> make_mesh(const Ranks& ranks, const config
     log::warn(idle);
   }
   auto mesh = std::make_shared<const parallel::Mesh>(ranks.comm, shape);
-  if (ranks.comm->alone()) return mesh;
+  if (ranks.launch.ranks == 1) return mesh;
   std::function<std::string(int)> place_of;
   if (!place.plain()) place_of = [place](int rank) { return place.of(rank).describe(); };
   ranks.watchdog->set_mesh(place_of, [mesh] { return mesh->waiting(); });

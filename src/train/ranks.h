@@ -36,10 +36,14 @@ struct Ranks {
 int run_as_ranks(const parallel::Launch& launch, const config::Config& config, const parallel::JobName& job,
                  const std::function<int(Ranks&)>& body);
 
+// Rank `rank` of this many, of which it alone exists (parallel::make_fake_comm), for measurements. The launch is that
+// of one process: nothing is met, watched or left. Throws Error(unexpected) for a rank outside of 0 to ranks - 1.
+Ranks lone_rank(int rank, int ranks);
+
 parallel::JobName job_of_run(const char* command, const config::RunConfig& run);
 
-// Starts the runtime and the kernels and, on GPUs, NCCL between them: ranks.comm is another one after that. A
-// collective operation. Throws Error (environment) when not all ranks have the same kind of device.
+// Starts the runtime and the kernels and, on GPUs, NCCL between the processes of the launch: ranks.comm is another one
+// after that. A collective operation. Throws Error (environment) when not all ranks have the same kind of device.
 Runtime start_device(Ranks& ranks, const config::Config& config);
 
 // The axes that the configuration divides the ranks into. A collective operation, after start_device(). Throws

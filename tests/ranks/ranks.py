@@ -39,7 +39,7 @@ slow     a rank that is stopped for three quarters of the time is named, and the
 nodes    four ranks on two nodes (network namespaces of their own, joined by a cable), by a loop and by torchrun: as one
          process; when the cable is cut both sides leave in time and name the other; then the end has the same bits
 doctor   doctor --ranks with 3
-bench    bench comm with 2 and 3, and what plan makes of its result
+bench    bench comm with 2 and 3, and what plan makes of its result; bench step of a rank alone, beside one of two
 ports    a silent port, a web server and a port that closes in the place of rank 0's store: train, doctor --ranks and
          bench comm end within the time limit and 2 s
 two_jobs two jobs of two ranks on one port, started at the same time, --times T (default: 3): one trains and saves when it
@@ -760,6 +760,36 @@ class Test:
         check(Ranks(self, "alone", 1, line=["doctor", "--ranks"]).wait(60) == [2], "one process is no error")
         print("doctor --ranks: 3 ranks right, the missing one named")
 
+    def bench_one_rank(self):
+        """bench step --ranks: a rank alone works and allocates as beside the others."""
+        step = ["bench", "step", "--steps", "1", "--warmup", "1", "--settle", "0", "--profile-steps", "1"]
+        words = [*self.decoder(), "parallel.zero=3", "runtime.threads=1"]
+
+        def measured(name, ranks, *options):
+            file = self.work / f"{name}.json"
+            run = Ranks(self, name, ranks, line=[*step, *options, "--json", str(file), *words]).done(120)
+            return json.loads(file.read_text()), run.said(0)
+
+        real, text = measured("step", 2)
+        check("2 times " in text and "lone_rank" not in real, f"two ranks measured:\n{text}")
+        whole, _ = measured("step_whole", 1)
+        for rank in (0, 1):
+            lone, text = measured(f"step_rank{rank}", 1, "--ranks", "2", "--rank", str(rank))
+            check(f"rank {rank} of 2 alone" in text, f"it says\n{text}")
+            check((lone["ranks"], lone["lone_rank"]) == (2, rank), f"it holds {lone}")
+            check(lone["gradient_buckets"] == real["gradient_buckets"], f"{lone}\n{real}")
+            # Beside another rank, Gloo's copies of what it sends may fall into the peak.
+            peak, beside, alone = (result["counts"]["peak_bytes"] for result in (lone, real, whole))
+            check(0.9 < peak / beside < 1.001 and peak < 0.7 * alone,
+                  f"peak of rank {rank}: {peak} bytes alone, {beside} beside another rank, {alone} of one process")
+        print("bench step --ranks: a rank alone allocates what it does beside another one", flush=True)
+        for options, part in ((["--rank", "1"], "--ranks"), (["--ranks", "2", "--rank", "2"], "ranks count from 0"),
+                              (["--ranks", "1"], "--ranks")):
+            run = Ranks(self, "refused", 1, line=[*step, *options, *words])
+            check(run.wait(20) == [2] and part in run.said(0), f"{options}: it says\n{run.said(0)}")
+        run = Ranks(self, "both", 2, line=[*step, "--ranks", "2", *words])
+        check(run.wait(20) == [2, 2] and "leave out the launcher or --ranks" in run.said(0), f"it says\n{run.said()}")
+
     def bench(self):
         for ranks in (2, 3):
             file = self.work / f"comm{ranks}.json"
@@ -788,6 +818,7 @@ class Test:
             for row in result.get("beside", []):
                 gain = row["products_us"] + row["gather_us"] - row["both_us"]
                 check(abs(row["hidden"] - gain / min(row["products_us"], row["gather_us"])) < 1e-6, f"{row}")
+        self.bench_one_rank()
         # Of CPUs it is refused; the same numbers of GPUs are planned with.
         plan = [self.binary, "plan", "--gpu", "H200", "--seq-len", "81", "--vocab-size", "11", "--ranks", "2,8",
                 "--bandwidths", str(file), "train.global_batch_size=384"]

@@ -132,7 +132,9 @@ struct BenchStepOptions {
   double settle = 1;          // seconds of further steps before them: under load a GPU's clocks take time to settle
   int64_t profile_steps = 3;  // recorded after them; 0: no table
   bool memory = false;        // also record the allocations of the warm-up
-  std::string json_out;       // also write the result here; empty: stdout only
+  // More than one: this process is `rank` of this many, and the others do not exist (parallel::make_fake_comm).
+  int ranks = 1, rank = 0;
+  std::string json_out;  // also write the result here; empty: stdout only
 };
 int run_bench_step(const BenchStepOptions& options);
 

@@ -191,9 +191,13 @@ void print_profile(const Json& json, std::ostream& out, const std::string& unit)
 void print_step(const Json& json, std::ostream& out) {
   const auto row = [&](const char* name, const std::string& text) { print_step_row(out, name, text); };
   const Json& ms = json["step_ms"];
-  const bool several = json["ranks"] != 1;
-  row("device", cat(several ? cat(json["ranks"].dump(), " times ") : std::string(), json["device"].get<std::string>(),
-                    ", ", json["precision"].get<std::string>()));
+  const bool several = json["ranks"] != 1, lone = json.contains("lone_rank");
+  row("device", cat(several && !lone ? cat(json["ranks"].dump(), " times ") : std::string(),
+                    json["device"].get<std::string>(), ", ", json["precision"].get<std::string>()));
+  if (lone) {
+    row("ranks", cat("rank ", json["lone_rank"].dump(), " of ", json["ranks"].dump(),
+                     " alone: nothing is sent, so times leave out the exchanges, and losses mean nothing"));
+  }
   row("step", cat(metrics::fixed(ms["median"], 2), " ms (p10 ", metrics::fixed(ms["p10"], 2), ", p90 ",
                   metrics::fixed(ms["p90"], 2), "; ", counted(json["steps"], "step"), " of ",
                   counted(json["global_batch_size"], "sample"), ")"));
@@ -249,7 +253,8 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   tasks::Task& task = *owned;
   train::Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"", ranks.comm, mesh);
   trainer.set_watchdog(ranks.watchdog.get());
-  if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
+  const bool lone = !comm.alone() && ranks.launch.ranks == 1;
+  if (ranks.launch.ranks > 1) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
   log::info(task.describe());
   trainer.start_fresh();
   log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", metrics::fixed(options.settle, 1),
@@ -289,6 +294,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   json["parameters"] = task.parameters().count();
   json["ranks"] = comm.ranks();
   if (!comm.alone()) {
+    if (lone) json["lone_rank"] = comm.rank();
     json["gradient_buckets"] = trainer.reducer().buckets();
     json["started_in_backward"] = trainer.reducer().started_early();
   }
@@ -319,7 +325,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   if (options.profile_steps > 0) json["counts"] = count_step(trainer, runtime.device);
   log::progress_done();
   synchronize(runtime.device);
-  if (comm.main()) take(json);
+  if (ranks.launch.rank == 0) take(json);
   return static_cast<int>(ExitCode::done);
 }
 
@@ -336,8 +342,16 @@ int measure_step(const BenchStepOptions& options, const std::function<void(const
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);
   tasks::check_settings(loaded);
   if (launch.rank > 0) log::set_level(log::Level::error);
-  return train::run_as_ranks(launch, config, train::job_of_run("bench step", config.run),
-                             [&](train::Ranks& ranks) { return bench_step(options, loaded, ranks, take); });
+  const bool lone = options.ranks > 1;
+  require(!lone || launch.ranks == 1, ExitCode::usage, "bench step --ranks measures one rank without the others, but ",
+          "this launch has ", launch.ranks, " ranks; leave out the launcher or --ranks");
+  require(options.rank < options.ranks, ExitCode::usage, "bench step --rank ", options.rank, " is none of --ranks ",
+          options.ranks, "; ranks count from 0");
+  return train::run_as_ranks(launch, config, train::job_of_run("bench step", config.run), [&](train::Ranks& ranks) {
+    if (!lone) return bench_step(options, loaded, ranks, take);
+    train::Ranks one = train::lone_rank(options.rank, options.ranks);
+    return bench_step(options, loaded, one, take);
+  });
 }
 
 int run_bench_step(const BenchStepOptions& options) {

@@ -45,8 +45,21 @@ void add_bench_step(CLI::App& bench, Action& action) {
   sub->add_flag("--memory", o->memory,
                 "also list what takes most GPU memory at the peak, by phase and operation. Recording slows only the "
                 "warm-up");
+  CLI::Option* ranks =
+      sub->add_option("--ranks", o->ranks,
+                      "measure one rank of so many on this one device, without the others: its memory, and its time "
+                      "without exchanges. Nothing is sent, so its losses mean nothing")
+          ->type_name("N")
+          ->check(CLI::Range(2, 1 << 20));
+  sub->add_option("--rank", o->rank, "with --ranks: which one")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20))
+      ->needs(ranks);
   add_json_out(*sub, o->json_out);
-  sub->footer("example: hrm_train bench step --config configs/puzzle/hrm_sudoku17.json train.global_batch_size=768");
+  sub->footer(
+      "examples: hrm_train bench step --config configs/puzzle/hrm_sudoku17.json train.global_batch_size=768\n"
+      "          hrm_train bench step --config configs/language/text_decoder.json --ranks 8 parallel.zero=3");
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
