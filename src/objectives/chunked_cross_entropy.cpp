@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
+#include <utility>
 
 #include "hrm/ops/linear.h"
 #include "objectives/chunked_logits.h"
@@ -46,13 +47,14 @@ struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntro
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "chunked_cross_entropy has no second derivative");
-    const auto kept = [&](const char* name) { return ctx->saved_data[name].toTensor(); };
-    const at::Tensor scale = grads[0] * kept("largest");
+    TORCH_CHECK(!ctx->saved_data.empty(), "chunked_cross_entropy has only one backward pass");
+    // The loss may outlive the rest of the pass, but of the weight's size is only what is needed.
+    const auto saved = std::exchange(ctx->saved_data, {});
+    const auto kept = [&](const char* name) { return saved.at(name).toTensor(); };
+    const at::Tensor scale = grads[0] * kept("largest"), weight = kept("grad_weight"), hidden = kept("grad_hidden");
+    if (weight.defined()) kept("grad_master").addcmul_(weight, scale);
     variable_list out(9);
-    if (const at::Tensor grad = kept("grad_hidden"); grad.defined()) {
-      out[0] = (grad * scale).to(grad.scalar_type());
-    }
-    if (const at::Tensor grad = kept("grad_weight"); grad.defined()) kept("grad_master").addcmul_(grad, scale);
+    if (hidden.defined()) out[0] = hidden.mul_(scale);  // which nobody else has
     return out;
   }
 };

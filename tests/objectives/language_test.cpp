@@ -8,6 +8,7 @@
 #include "hrm/data/batch.h"
 #include "hrm/models/decoder_lm.h"
 #include "hrm/objectives/chunked_cross_entropy.h"
+#include "hrm/runtime/work_counts.h"
 
 namespace hrm::objectives {
 namespace {
@@ -69,6 +70,20 @@ TEST(ChunkedCrossEntropy, GradientsGoWhereTheyAreNeeded) {
   EXPECT_GT(in.hidden.grad().abs().max().item<double>(), 0);
   const at::NoGradGuard no_grad;
   EXPECT_FALSE(chunked_cross_entropy(in.hidden, *in.head, in.labels, in.weights).loss.requires_grad());
+}
+
+// The gradient of the head, as large as its weight, is gone when the backward pass goes on to the blocks.
+TEST(ChunkedCrossEntropy, KeepsNothingBehindItsBackwardPass) {
+  const auto head = std::make_shared<nn::LmHead>(/*width=*/64, /*vocabulary=*/4096, at::kCPU);
+  head->weight().data().zero_();
+  head->weight().mutable_grad() = at::zeros_like(head->weight());
+  const at::Tensor hidden = at::randn({8, 64}).requires_grad_(), labels = at::zeros({8}, at::kInt);
+  const WorkCounter counter(at::kCPU);
+  const ChunkedCrossEntropy got = chunked_cross_entropy(hidden, *head, labels, at::ones({8}), 4);
+  got.loss.backward({}, /*retain_graph=*/true);
+  const at::Tensor next = at::zeros_like(head->weight());
+  EXPECT_LT(counter.counts().peak_bytes, static_cast<int64_t>(1.5 * static_cast<double>(next.nbytes())));
+  EXPECT_THROW(got.loss.backward(), c10::Error) << "what it needs is gone";
 }
 
 // Weights of one millionth: float16 could not hold the gradients of the logits without their common factor.

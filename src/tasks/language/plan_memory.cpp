@@ -111,7 +111,8 @@ class LanguageWalk {
     }
   }
 
-  // objectives/chunked_cross_entropy.cpp: the gradients are made in the forward pass, and live until the step ends.
+  // objectives/chunked_cross_entropy.cpp: the gradients are made in the forward pass, and live until the backward pass
+  // has used them.
   void loss() {
     const BlockStack& decoder = passes_.decoder;
     const double rows = passes_.answers * decoder.rows * (decoder.length - passes_.prefix);
@@ -122,11 +123,12 @@ class LanguageWalk {
     ledger_.moment = "loss";
     ledger_.take(together);
     ledger_.take(hidden);
-    ledger_.take(4 * vocabulary * width_);
+    const double weight = 4 * vocabulary * width_;
+    ledger_.take(weight);
     ledger_.take(logits);
     ledger_.give(logits + together);
     ledger_.moment = "backward pass";
-    ledger_.take(hidden);  // the gradient that continues
+    ledger_.give(weight);
   }
 
   void backward() {
@@ -175,7 +177,7 @@ void LanguagePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory&
              cat("for the backward pass of ", walk.recorded(), " of ", walk.recorded() + walk.plain(), " layer passes",
                  lm.recompute ? ", which keep their inputs alone" : ""));
   memory.add("temporaries", ledger.peak() - walk.kept(),
-             "at the peak; the head's gradients among them, which live until the step ends");
+             "at the peak, which may be that of the loss, with the head's gradients");
   memory.moment = ledger.peak_moment();
 }
 
