@@ -62,6 +62,7 @@ void find_groups(torch::nn::Module& module, const std::string& prefix, GradientG
 struct Reading {
   bool by_readers = true;  // only the HasComputeWeight modules that own the parameter read it
   bool head = false;       // one of them is a head
+  bool is_input = false;   // an embedding reads it before all blocks
 };
 
 // Who reads a parameter, keyed by it.
@@ -71,6 +72,8 @@ void find_reading(const torch::nn::Module& module, std::unordered_map<const void
     Reading& reading = all[parameter.unsafeGetTensorImpl()];
     reading.by_readers = reading.by_readers && reader != nullptr && reader->master_weight().is_same(parameter);
     reading.head = reading.head || dynamic_cast<const LmHead*>(&module) != nullptr;
+    const auto* const embedding = dynamic_cast<const Embedding*>(&module);
+    reading.is_input = reading.is_input || (embedding != nullptr && embedding->before_blocks());
   }
   for (const auto& child : module.children()) find_reading(*child, all);
 }
@@ -211,6 +214,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
                            .cut = cuts.of(master),
                            .sum_over_parts = cuts.sums_over_parts(master),
                            .only_compute_is_read = by.by_readers && (group != GradientReady::kNoGroup || by.head),
+                           .gradient_is_last = by.is_input,
                            .place = flat_size_,
                            .outlined = owner != nullptr});
     if (owner != nullptr) parameters_.back().source = owner->take_source();

@@ -37,7 +37,8 @@ struct GradientReducer::Extent {
   int64_t begin = 0, end = 0;  // elements of the flat vector
   int group = nn::GradientReady::kNoGroup;
   Residence residence = Residence::whole;
-  int64_t room = 0;  // elements in the layout
+  bool is_last = false;  // its gradients are complete after those of all groups
+  int64_t room = 0;      // elements in the layout
   std::vector<size_t> parameters = {};
   std::vector<int> used_by = {};  // groups, also where the gradients are of none
 
@@ -95,15 +96,18 @@ std::vector<GradientReducer::Extent> GradientReducer::runs_of_parameters(int64_t
   const bool apart = std::any_of(all.begin(), all.end(), [&](const nn::Parameter& parameter) {
     return residence_of(parameter, zero) != Residence::whole;
   });
+  const bool rotate = zero >= 2 && parameters_.blocks_run_once();
   std::vector<Extent> runs;
   for (size_t i = 0; i < all.size(); ++i) {
     const nn::Parameter& parameter = all[i];
     const int64_t begin = parameter.place;
     const Residence residence = residence_of(parameter, zero);
     const int group = apart && residence == Residence::whole ? nn::GradientReady::kNoGroup : parameter.group;
+    const bool is_last = rotate && parameter.gradient_is_last;
     if (!runs.empty()) runs.back().end = begin;
-    if (runs.empty() || runs.back().group != group || runs.back().residence != residence) {
-      runs.push_back({.begin = begin, .group = group, .residence = residence});
+    if (runs.empty() || runs.back().group != group || runs.back().residence != residence ||
+        runs.back().is_last != is_last) {
+      runs.push_back({.begin = begin, .group = group, .residence = residence, .is_last = is_last});
     }
     runs.back().room += room_of(parameter);
     runs.back().parameters.push_back(i);
@@ -117,9 +121,10 @@ void GradientReducer::cut(const ReducerOptions& options) {
   std::vector<Extent> runs = runs_of_parameters(options.zero);
   const bool apart =
       std::any_of(runs.begin(), runs.end(), [](const Extent& run) { return run.residence != Residence::whole; });
-  // Those of no group come last, of each residence together.
+  // Those of no group come last, of each residence together; the first of them are those that can take turns.
   const auto turn = [](const Extent& run) {
     constexpr int kBehindGroups = std::numeric_limits<int>::max() - 8;
+    if (run.is_last) return kBehindGroups - 1;
     return run.of_no_group() ? kBehindGroups + static_cast<int>(run.residence) : run.group;
   };
   std::stable_sort(runs.begin(), runs.end(), [&](const Extent& a, const Extent& b) { return turn(a) < turn(b); });
@@ -135,7 +140,7 @@ void GradientReducer::cut(const ReducerOptions& options) {
       const bool same_group = !run.of_no_group() && run.group == last.group && run.residence == last.residence;
       const bool full = sizes.back() * element_bytes >= options.bucket_bytes;
       if (neighbours && (!full || same_group) && run.of_no_group() == last.of_no_group() &&
-          run.residence == last.residence) {
+          run.residence == last.residence && run.is_last == last.is_last) {
         last.begin = std::min(last.begin, run.begin);
         last.end = std::max(last.end, run.end);
         last.group = run.group;
@@ -150,6 +155,7 @@ void GradientReducer::cut(const ReducerOptions& options) {
     joined.push_back(run);
     sizes.push_back(run.room);
     Bucket& bucket = buckets_.emplace_back();
+    bucket.is_last = run.is_last;
     if (!run.of_no_group()) bucket.groups.push_back(run.group);
   }
 
@@ -212,7 +218,10 @@ void GradientReducer::make_buffers(at::ScalarType dtype, bool rotate) {
     blocks += bucket.groups.empty() ? 0 : 1;
     groups += bucket.groups.size();
   }
-  if (rotate && blocks > 2 && groups == parameters_.gradient_ready()->groups().size()) rotating_ = blocks;
+  if (rotate && blocks > 2 && groups == parameters_.gradient_ready()->groups().size()) {
+    rotating_ = blocks;
+    while (rotating_ < buckets_.size() && buckets_[rotating_].is_last) ++rotating_;
+  }
   if (rotating_ == 0) zero_ = 1;
 
   std::array<int64_t, 2> longest{};

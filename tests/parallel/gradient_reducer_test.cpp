@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "hrm/base/error.h"
+#include "hrm/models/decoder.h"
 #include "hrm/parallel/mesh.h"
 #include "parallel/small_model.h"
 #include "support/expect_error.h"
@@ -499,6 +500,66 @@ TEST(GradientReducer, BuffersTakeTurns) {
   EXPECT_EQ(memory["H_level.layers.1"], memory["L_level.layers.0"]);
   EXPECT_EQ(memory["H_level.layers.0"], memory["L_level.layers.1"]);
   EXPECT_NE(memory["H_level.layers.1"], memory["H_level.layers.0"]);
+}
+
+// Of a decoder whose head is not tied the embedding's gradient comes last, into a buffer of the blocks.
+TEST_P(ReducerTest, AnEmbeddingTakesTheLastTurn) {
+  struct Trained {
+    explicit Trained(bool tied)
+        : decoder({.vocabulary = 301, .width = 32, .layers = 4, .heads = 2, .tied = tied}, /*cross=*/false, at::kCPU) {
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& weight : decoder.parameters()) {
+        if (weight.dim() == 1) {
+          weight.fill_(1);
+        } else {
+          weight.uniform_(-0.1, 0.1, at::detail::createCPUGenerator(static_cast<uint64_t>(weight.size(0))));
+        }
+      }
+      set.build(decoder, at::kFloat, /*blocks_run_once=*/true);
+    }
+    void pass(int64_t sample) {
+      const at::Tensor ids = (at::arange(12, at::kLong) * (sample + 2)).remainder(301).view({2, 6});
+      decoder.head().forward(decoder.forward(ids, at::kFloat)).square().sum().backward();
+    }
+    models::Decoder decoder;
+    nn::ParameterSet set;
+  };
+  for (const bool tied : {false, true}) {
+    test::on_ranks(GetParam(), [&](Comm& comm) {
+      Trained model(tied), plain(tied);
+      GradientReducer reducer(model.set, comm, {.bucket_bytes = kEachGroup, .zero = 2});
+      GradientReducer whole(plain.set, comm, {.bucket_bytes = kEachGroup});
+      std::map<std::string, const void*> memory;
+      for (const nn::Parameter& parameter : model.set.all()) {
+        memory[parameter.name] = parameter.master.grad().storage().data();
+      }
+      const void* const embedding = memory.at("embed_tokens.weight");
+      EXPECT_EQ(embedding == memory.at("layers.0.mlp.down_proj.weight") ||
+                    embedding == memory.at("layers.1.mlp.down_proj.weight"),
+                !tied);
+      EXPECT_EQ(embedding == memory.at("norm.weight"), tied) << "that norm's gradient comes first";
+      for (int64_t step = 0; step < 2; ++step) {
+        reducer.clear();
+        whole.clear();
+        for (int64_t micro = 0; micro < 2; ++micro) {
+          const int64_t sample = (step * 2 + micro) * comm.ranks() + comm.rank();
+          reducer.begin(/*last_micro_batch=*/micro == 1);
+          model.pass(sample);
+          whole.begin(micro == 1);
+          plain.pass(sample);
+        }
+        reducer.finish();
+        whole.finish();
+        const std::vector<at::Tensor> sums = whole_of(comm, *reducer.layout(), reducer.share());
+        for (size_t i = 0; i < sums.size(); ++i) {
+          const at::Tensor expected = plain.set.all()[i].master.grad();
+          EXPECT_GT(expected.norm().item<double>(), 0) << plain.set.all()[i].name;
+          EXPECT_LE((sums[i] - expected).norm().item<double>(), 2e-6 * expected.norm().item<double>())
+              << plain.set.all()[i].name << (tied ? ", tied" : "");
+        }
+      }
+    });
+  }
 }
 
 // What would mix the gradients of two blocks is an error, not a wrong sum.

@@ -25,6 +25,10 @@ class Embedding : public torch::nn::Module, public HasCutParameters {
   // the ids of other parts.
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype) const;
 
+  // Of a model that reads the table only before all its blocks: a backward pass completes its gradient last.
+  void set_before_blocks() { before_blocks_ = true; }
+  bool before_blocks() const { return before_blocks_; }
+
   const at::Tensor& weight() const { return embedding_weight_; }
   const ParameterCut& cut() const { return cut_; }
   std::vector<std::pair<at::Tensor, ParameterCut>> cut_parameters() const override;
@@ -33,6 +37,7 @@ class Embedding : public torch::nn::Module, public HasCutParameters {
   at::Tensor look_up(const at::Tensor& ids, at::ScalarType dtype) const;
 
   ParameterCut cut_;
+  bool before_blocks_ = false;
   at::Tensor embedding_weight_;
 };
 

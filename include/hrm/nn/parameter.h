@@ -90,6 +90,8 @@ struct Parameter {
   // Whether passes read `compute` alone: the parameter is the weight of a linear layer of a block or of an untied head.
   // Of the master they then use shape, dtype and gradient.
   bool only_compute_is_read = false;
+  // Whether its gradient is complete after those of all groups (Embedding::before_blocks).
+  bool gradient_is_last = false;
   // Where its gradient begins in the flat vector.
   int64_t place = 0;
   // Whether master and compute weight are still outlines, and where their values are read.

@@ -49,9 +49,9 @@ ReducerOptions reducer_options(const config::ParallelConfig& config);
 // Where parts of the masters exist as shards only, norms and biases of the blocks, of which every rank has all, are of
 // no group. Gradients move to that layout once (ParameterSet::place_gradients). With zero 2 and 3 two buffers take
 // turns for the gradients of the blocks. When a bucket starts to travel, the other buffer, whose bucket has arrived, is
-// cleared for the next. Gradients without a group stay until the end of the micro-batch. Buffers cannot take turns if
-// the model runs its blocks several times in a pass (TRM) or has only two buckets of them; then gradients are as with
-// zero 1.
+// cleared for the next. The last turn is that of an embedding that is read before all blocks. Other gradients without a
+// group stay until the end of the micro-batch. Buffers cannot take turns if the model runs its blocks several times in
+// a pass (TRM) or has only two buckets of them; then gradients are as with zero 1.
 //
 // Of a part of a model (tensor parallelism) all parts are laid out alike, although the last may have fewer rows of the
 // vocabulary: rank r of the parts' ranks holds the same elements of weights that all parts hold whole.
@@ -123,6 +123,7 @@ class GradientReducer {
     at::Tensor gradients;     // of that place in it
     at::Tensor sent;          // the same, or its copy in the dtype that travels
     std::vector<int> groups;  // that must be complete; empty: those of no group, at the end
+    bool is_last = false;     // of no group, and complete after all groups
     std::unique_ptr<Pending> pending;
     std::unique_ptr<Pending> crossing;  // the sum over the groups
   };
