@@ -8,6 +8,7 @@
 #include <functional>
 #include <iomanip>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
@@ -343,6 +344,8 @@ int measure_step(const BenchStepOptions& options, const std::function<void(const
   tasks::check_settings(loaded);
   if (launch.rank > 0) log::set_level(log::Level::error);
   const bool lone = options.ranks > 1;
+  // Sums over parts of a model that are not there may overflow.
+  if (lone) config.train.max_nonfinite_steps = std::numeric_limits<int64_t>::max();
   require(!lone || launch.ranks == 1, ExitCode::usage, "bench step --ranks measures one rank without the others, but ",
           "this launch has ", launch.ranks, " ranks; leave out the launcher or --ranks");
   require(options.rank < options.ranks, ExitCode::usage, "bench step --rank ", options.rank, " is none of --ranks ",
