@@ -8,6 +8,8 @@
 --work two_gpus: one GPU in bf16, then two by FSDP2 and parallel.zero=3, and by tensor parallelism. torchtitan 0.2.2
 computes tensor parallelism in float32 unless weights and optimizer are bf16, so its are; ours stay fp32.
 --work large: two GPUs, the shape of Llama-2-7B with full recomputation, FSDP2 and parallel.zero=3.
+--alone does both with one GPU, on which rank 0 runs without the other: torchtitan with its fake backend, which sends
+nothing and leaves what it would receive as it is, and bench step --ranks, which copies its own part there.
 
 The model has 24 layers of width 2048, 16 heads, 8 of keys and values, inner width 5,632, vocabulary 32,000, head of its
 own: 1.26 billion parameters. Rows have 4,096 random tokens, 4 rows for each model. Both sides have fp32 masters and
@@ -91,17 +93,22 @@ def titan_numbers(text, steps):
 
 
 def run_titan(args, shape, side, folder):
-    line = [args.python, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={side.gpus}", "-m",
-            "torchtitan.train", "--experimental.custom_import", "titan_model", "--model.name", "hrm_bench",
+    alone = args.alone and side.gpus > 1
+    launcher = [] if alone else ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={side.gpus}"]
+    line = [args.python, *launcher, "-m", "torchtitan.train", "--experimental.custom_import", "titan_model", "--model.name", "hrm_bench",
             "--model.flavor", shape.flavor, "--training.seq_len", str(TOKENS), "--training.local_batch_size",
             str(shape.rows), "--training.steps", str(args.steps), "--metrics.log_freq", "4", "--compile.enable",
             "--compile.components", "model,loss", "--activation_checkpoint.mode",
             "full" if shape.recompute else "none", "--lr_scheduler.warmup_steps", "2", "--job.dump_folder",
             str(folder), *side.words]
+    environment = dict(os.environ)
+    if alone:
+        line += ["--comm.mode", "fake_backend"]
+        environment |= dict(NGPU=str(side.gpus), WORLD_SIZE=str(side.gpus), RANK="0", LOCAL_RANK="0")
     path = [str(HERE), *(p for p in [os.environ.get("PYTHONPATH", "")] if p)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=args.limit, check=False,
-                              env=os.environ | dict(PYTHONPATH=os.pathsep.join(path)))
+                              env=environment | dict(PYTHONPATH=os.pathsep.join(path)))
     except subprocess.TimeoutExpired:
         return {"error": f"no end after {args.limit} s"}
     return titan_numbers(done.stdout + done.stderr, args.steps)
@@ -109,9 +116,11 @@ def run_titan(args, shape, side, folder):
 
 def run_ours(args, shape, side, folder):
     rows = side.rows(shape)
+    alone = args.alone and side.gpus > 1
     result = run_bench([args.binary, "bench", "step", "--steps", str(args.steps), "--warmup", "10", "--profile-steps",
                         "0", f"data.train={folder / 'data'}", *OURS, *shape.settings,
-                        f"train.global_batch_size={rows}", *side.words], folder, args.limit, side.gpus)
+                        f"train.global_batch_size={rows}", *side.words,
+                        *(["--ranks", str(side.gpus)] if alone else [])], folder, args.limit, 1 if alone else side.gpus)
     if "error" in result:
         return result
     numbers = step_numbers(result, rows)
@@ -137,6 +146,8 @@ def table(turns, work="precision"):
 def main():
     parser = command.Parser(__doc__)
     parser.add_argument("--work", choices=WORKS, default="precision", help="see above (default: %(default)s)")
+    parser.add_argument("--alone", action="store_true", help="of sides with several GPUs, run rank 0 alone on one: what it "
+                        "holds, and how fast it is without exchanges")
     parser.add_argument("--sides", default="", metavar="TEXT,...", help="only sides whose names hold one of these texts")
     parser.add_argument("--rounds", type=command.count(), default=1, help="turns of each side (default: %(default)s)")
     parser.add_argument("--steps", type=command.count(), default=24, help="of a turn (default: %(default)s)")

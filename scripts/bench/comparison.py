@@ -173,8 +173,9 @@ def run_bench(words, folder, limit, ranks=1):
         written = json.loads(result.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {"error": "bench has written no result"}
-    if written.get("ranks", 1) != ranks:
-        return {"error": f"not one training of {ranks} ranks: bench says {written.get('ranks', 1)}"}
+    told = 1 if "lone_rank" in written else written.get("ranks", 1)  # processes
+    if told != ranks:
+        return {"error": f"not one training of {ranks} ranks: bench says {told}"}
     return written
 
 
