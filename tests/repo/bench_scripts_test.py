@@ -104,13 +104,18 @@ class Titan(unittest.TestCase):
             return {"steps": 10, "step_ms": {"mean": 1000}, "memory": dict(allocated_peak_bytes=1, reserved_peak_bytes=2)}
 
         shape, _, sides = compare_titan.WORKS["two_gpus"]
-        args = types.SimpleNamespace(binary="hrm_train", steps=10, limit=1)
+        args = types.SimpleNamespace(binary="hrm_train", steps=10, limit=1, alone=False)
         with unittest.mock.patch.object(compare_titan, "run_bench", run_bench):
             for side, rows in (("hrm_train, one GPU", 4), ("hrm_train, zero=3", 8), ("hrm_train, tensor 2", 4)):
                 numbers = compare_titan.run_ours(args, shape, sides[side], pathlib.Path("."))
                 self.assertEqual(said["ranks"], sides[side].gpus)
                 self.assertIn(f"train.global_batch_size={rows}", said["words"])
                 self.assertEqual(numbers["tokens_per_s"], rows * 4096 // said["ranks"])
+                self.assertNotIn("--ranks", said["words"])
+            args.alone = True
+            for side, lone in (("hrm_train, one GPU", []), ("hrm_train, zero=3", ["--ranks", "2"])):
+                compare_titan.run_ours(args, shape, sides[side], pathlib.Path("."))
+                self.assertEqual((said["ranks"], said["words"][-2:] == ["--ranks", "2"]), (1, bool(lone)))
 
 
 class Meshes(unittest.TestCase):
