@@ -96,8 +96,8 @@ def run_titan(args, shape, side, folder):
     alone = args.alone and side.gpus > 1
     launcher = [] if alone else ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={side.gpus}"]
     line = [args.python, *launcher, "-m", "torchtitan.train", "--experimental.custom_import", "titan_model",
-            "--model.name", "hrm_bench", "--model.flavor", shape.flavor, "--training.seq_len", str(TOKENS), "--training.local_batch_size",
-            str(shape.rows), "--training.steps", str(args.steps), "--metrics.log_freq", "4", "--compile.enable",
+            "--model.name", "hrm_bench", "--model.flavor", shape.flavor, "--training.seq_len", str(TOKENS),
+            "--training.local_batch_size", str(shape.rows), "--training.steps", str(args.steps), "--metrics.log_freq", "4", "--compile.enable",
             "--compile.components", "model,loss", "--activation_checkpoint.mode",
             "full" if shape.recompute else "none", "--lr_scheduler.warmup_steps", "2", "--job.dump_folder",
             str(folder), *side.words]

@@ -284,11 +284,12 @@ TEST_P(LanguagePlanTest, KeepsWhatAStepKeeps) {
     if (dtype == at::kFloat && step.in_fp8()) continue;  // it stands beside bf16 alone
     step.run([] {});
     const auto bytes = std::make_shared<HostBytes>();
-    double kept = 0;
+    double kept = 0, forward_peak = 0;
     {
       const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, bytes);
       step.run([&] {
         kept = static_cast<double>(bytes->now);
+        forward_peak = static_cast<double>(bytes->peak);
         // The plan leaves out what experts on a CPU need for a moment in their forward pass, which is the peak there.
         if (GetParam().name == "experts") bytes->peak = bytes->now;
       });
@@ -307,10 +308,9 @@ TEST_P(LanguagePlanTest, KeepsWhatAStepKeeps) {
     EXPECT_NEAR(planned, kept, 0.03 * kept) << toString(dtype);
     // The CPU adds what is in 16 bits by way of float32, which takes more than a GPU does.
     // And its norms and attention have temporaries, which show where the backward pass of the core is the peak.
-    // Shares of all that a step holds, also what the loss has given back by then.
     if (dtype == at::kFloat) {
-      const double all = peak + step.held_by_the_loss(size);
-      EXPECT_NEAR(planned_peak, peak, (GetParam().name == "mamba2" ? 0.1 : 0.05) * all) << plan.peak_moment;
+      EXPECT_NEAR(planned_peak, peak, (GetParam().name == "mamba2" ? 0.1 : 0.05) * peak) << plan.peak_moment;
+      EXPECT_LE(forward_peak, 1.05 * (planned_peak + step.held_by_the_loss(size)));
     }
   }
 }

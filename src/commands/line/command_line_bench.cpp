@@ -47,8 +47,8 @@ void add_bench_step(CLI::App& bench, Action& action) {
                 "warm-up");
   CLI::Option* ranks =
       sub->add_option("--ranks", o->ranks,
-                      "measure one rank of so many on this one device, without the others: its memory, and its time "
-                      "without exchanges. Nothing is sent, so its losses mean nothing")
+                      "measure one of N ranks on this one device, without the others: its memory, and its time without "
+                      "exchanges. Nothing is sent, so its losses mean nothing")
           ->type_name("N")
           ->check(CLI::Range(2, 1 << 20));
   sub->add_option("--rank", o->rank, "with --ranks: which one")

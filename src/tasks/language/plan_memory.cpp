@@ -128,7 +128,8 @@ class LanguageWalk {
     ledger_.take(logits);
     ledger_.give(logits + together);
     ledger_.moment = "backward pass";
-    ledger_.give(weight);
+    // Of a part, the gradient goes on for its own tokens alone.
+    ledger_.give(weight + hidden * (1 - 1 / static_cast<double>(in_.config.parallel.tensor)));
   }
 
   void backward() {
