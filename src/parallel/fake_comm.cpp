@@ -34,8 +34,12 @@ class FakeComm : public Comm {
 
   std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override {
     check_parts("an all-gather", out, in);
-    const at::Tensor rows = in.is_alias_of(out) ? in.clone() : in;
-    out.view({ranks_, in.numel()}).copy_(rows.view({1, in.numel()}).expand({ranks_, in.numel()}));
+    const int64_t size = in.numel();
+    const at::Tensor rows = in.is_alias_of(out) && !is_part(out, in) ? in.clone().view(-1) : in.view(-1);
+    for (int rank = 0; rank < ranks_; ++rank) {  // part by part, which moves bytes as fast as the memory does
+      const at::Tensor part = out.view(-1).narrow(0, rank * size, size);
+      if (part.const_data_ptr() != rows.const_data_ptr()) part.copy_(rows);
+    }
     return std::make_unique<Done>();
   }
 
@@ -63,6 +67,11 @@ class FakeComm : public Comm {
   }
 
  private:
+  // Whether `in` is one of the parts of `out`, none of which it overlaps otherwise.
+  static bool is_part(const at::Tensor& out, const at::Tensor& in) {
+    const int64_t distance = in.storage_offset() - out.storage_offset();
+    return in.numel() > 0 && distance >= 0 && distance % in.numel() == 0;
+  }
   static void check(const at::Tensor& tensor) {
     require(tensor.is_contiguous(), ExitCode::unexpected, "a collective operation on a tensor with gaps");
   }

@@ -26,6 +26,14 @@ TEST(FakeComm, ResultsAreTheRanksOwn) {
   const at::Tensor all = at::full({2000, 3}, -1.0f);
   comm->all_gather(all, own);
   EXPECT_TRUE(at::equal(all, own.repeat({1000, 1})));
+  const at::Tensor in_place = at::full({2000, 3}, -1.0f), part = in_place.narrow(0, 4, 2),
+                   across = in_place.narrow(0, 3, 2);
+  part.copy_(own);
+  comm->all_gather(in_place, part);
+  EXPECT_TRUE(at::equal(in_place, own.repeat({1000, 1})));
+  across.copy_(own);
+  comm->all_gather(in_place, across);  // of two parts
+  EXPECT_TRUE(at::equal(in_place, own.repeat({1000, 1})));
   EXPECT_EQ(comm->all_gather_text("me"), std::vector<std::string>(1000, "me"));
 }
 
