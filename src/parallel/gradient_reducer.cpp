@@ -348,6 +348,12 @@ at::Tensor GradientReducer::own_slice(const Bucket& bucket) const {
   return bucket.sent.narrow(0, comm_.rank() * size, size);
 }
 
+// Where the sum of this rank's slice arrives: in its share, if that holds nothing yet and needs no other dtype.
+at::Tensor GradientReducer::sum_of(const Bucket& bucket) const {
+  const at::Tensor place = place_in_share(bucket, share_);
+  return summed_ || bucket.sent.scalar_type() != place.scalar_type() ? own_slice(bucket) : place;
+}
+
 // It is this bucket's turn: its buffer must have been emptied by the one before the last.
 void GradientReducer::open_buffer(size_t bucket) {
   if (bucket >= 2) {
@@ -362,7 +368,7 @@ void GradientReducer::start_next() {
   const at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[started_];
   if (!bucket.sent.is_same(bucket.gradients)) bucket.sent.copy_(bucket.gradients);
-  bucket.pending = layout_ ? comm_.start_reduce_scatter(own_slice(bucket), bucket.sent)
+  bucket.pending = layout_ ? comm_.start_reduce_scatter(sum_of(bucket), bucket.sent)
                            : comm_.start_all_reduce(bucket.sent, Reduction::sum);
   ++started_;
   // What came in between travels on to the other groups, behind the backward pass too.
@@ -379,10 +385,10 @@ void GradientReducer::take_in(Bucket& bucket) {
   bucket.pending->wait();
   bucket.pending.reset();
   if (layout_) {
-    const at::Tensor sum = own_slice(bucket), place = place_in_share(bucket, share_);
+    const at::Tensor sum = sum_of(bucket), place = place_in_share(bucket, share_);
     if (summed_) {
       place.add_(sum);
-    } else {
+    } else if (!sum.is_alias_of(place)) {
       place.copy_(sum);
     }
     if (replicas_ == nullptr || !last_) return;

@@ -135,6 +135,7 @@ class GradientReducer {
   void lay_out(const std::vector<Extent>& extents);
   void make_buffers(at::ScalarType dtype, bool rotate);
   at::Tensor own_slice(const Bucket& bucket) const;
+  at::Tensor sum_of(const Bucket& bucket) const;
   at::Tensor place_in_share(const Bucket& bucket, const at::Tensor& of) const;
   void open_buffer(size_t bucket);
   void check_nothing_started() const;
