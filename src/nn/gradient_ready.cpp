@@ -32,10 +32,10 @@ void GradientReady::listen(Listener listener, Listener used_again) {
   uses_.assign(groups_.size(), 0);
 }
 
-at::Tensor GradientReady::mark(const at::Tensor& input, int group) {
+at::Tensor GradientReady::mark(const at::Tensor& input, int group, bool repeats) {
   if (!listener_ || !at::GradMode::is_enabled()) return input;
   // A part that a backward pass computes again was counted in the forward pass.
-  if (!computes_again() && ++uses_[static_cast<size_t>(group)] == 2 && used_again_) used_again_(group);
+  if (!computes_again() && ++uses_[static_cast<size_t>(group)] == 2 && used_again_ && !repeats) used_again_(group);
   if (!input.requires_grad()) return input;
   // detach() shares memory and version counter, so saved tensors still detect in-place changes.
   at::Tensor output = input.detach();

@@ -25,7 +25,7 @@ std::vector<std::pair<at::Tensor, ParameterCut>> LmHead::cut_parameters() const 
 }
 
 at::Tensor LmHead::forward(const at::Tensor& hidden) const {
-  if (!across_) return ops::linear(hidden, compute_weight_, weight_);
+  if (!across_) return ops::linear(mark(hidden), compute_weight_, weight_);
   require(!at::GradMode::is_enabled(), ExitCode::unexpected,
           "a head that is cut by its vocabulary has no logits with a gradient; use a chunked loss");
   // The last part may have fewer than the others.

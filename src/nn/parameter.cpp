@@ -48,7 +48,10 @@ using GradientGroups = std::vector<FoundGroup>;
 void find_groups(torch::nn::Module& module, const std::string& prefix, GradientGroups& groups, bool together = false) {
   together = together || dynamic_cast<ReadsBlocksTogether*>(&module) != nullptr;
   const auto children = module.named_children();
-  const auto as_group = [&](size_t i) { return dynamic_cast<HasGradientGroup*>(children[i].value().get()); };
+  const auto as_group = [&](size_t i) {
+    auto* const group = dynamic_cast<HasGradientGroup*>(children[i].value().get());
+    return group != nullptr && group->has_gradients() ? group : nullptr;
+  };
   for (size_t i = children.size(); i-- > 0;) {
     if (as_group(i) == nullptr) continue;
     auto* const use = together ? nullptr : dynamic_cast<HasBlockUse*>(children[i].value().get());

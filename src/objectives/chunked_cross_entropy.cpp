@@ -68,8 +68,9 @@ ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::Lm
   TORCH_CHECK(labels.sizes() == weights.sizes(), "chunked_cross_entropy: labels and weights must both be (N), got ",
               labels.sizes(), " and ", weights.sizes());
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
-  const variable_list out = ChunkedCrossEntropyFunction::apply(
-      hidden, head.weight(), weight.detach(), ops::optional_tensor(buffer), labels, weights, chunk, temperature, &head);
+  const variable_list out =
+      ChunkedCrossEntropyFunction::apply(head.mark(hidden), head.weight(), weight.detach(),
+                                         ops::optional_tensor(buffer), labels, weights, chunk, temperature, &head);
   return {out[0], out[1]};
 }
 

@@ -76,7 +76,7 @@ TokenLogProbs token_log_probs(const at::Tensor& hidden, const nn::LmHead& head, 
   TORCH_CHECK(hidden.dim() >= 1 && hidden.sizes().slice(0, hidden.dim() - 1) == ids.sizes(),
               "token_log_probs: hidden (B, T, D) and ids (B, T) do not match, got ", hidden.sizes(), " and ",
               ids.sizes());
-  const at::Tensor rows = hidden.reshape({-1, hidden.size(-1)}), flat = ids.reshape({-1});
+  const at::Tensor rows = head.mark(hidden).reshape({-1, hidden.size(-1)}), flat = ids.reshape({-1});
   check_head_input("token_log_probs", rows, weight, flat, chunk, temperature);
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
   const variable_list out =

@@ -508,8 +508,9 @@ TEST(GradientReducer, BuffersTakeTurns) {
   EXPECT_NE(memory["H_level.layers.1"], memory["H_level.layers.0"]);
 }
 
-// Of a decoder whose head is not tied the embedding's gradient comes last, into a buffer of the blocks.
-TEST_P(ReducerTest, AnEmbeddingTakesTheLastTurn) {
+// Of a decoder whose head is not tied the head's gradient comes first and the embedding's last, into buffers of the
+// blocks. The head may be used several times.
+TEST_P(ReducerTest, HeadAndEmbeddingTakeTurns) {
   struct Trained {
     explicit Trained(bool tied)
         : decoder({.vocabulary = 301, .width = 32, .layers = 4, .heads = 2, .tied = tied}, /*cross=*/false, at::kCPU) {
@@ -525,7 +526,8 @@ TEST_P(ReducerTest, AnEmbeddingTakesTheLastTurn) {
     }
     void pass(int64_t sample) {
       const at::Tensor ids = (at::arange(12, at::kLong) * (sample + 2)).remainder(301).view({2, 6});
-      decoder.head().forward(decoder.forward(ids, at::kFloat)).square().sum().backward();
+      const at::Tensor hidden = decoder.forward(ids, at::kFloat);
+      (decoder.head().forward(hidden).square().sum() + decoder.head().forward(hidden.sin()).sum()).backward();
     }
     models::Decoder decoder;
     nn::ParameterSet set;
@@ -543,6 +545,10 @@ TEST_P(ReducerTest, AnEmbeddingTakesTheLastTurn) {
       EXPECT_EQ(embedding == memory.at("layers.0.mlp.down_proj.weight") ||
                     embedding == memory.at("layers.1.mlp.down_proj.weight"),
                 !tied);
+      if (!tied) {
+        EXPECT_EQ(memory.at("lm_head.weight"), memory.at("layers.2.mlp.down_proj.weight"));
+        EXPECT_EQ(memory.at("lm_head.weight"), memory.at("layers.0.mlp.down_proj.weight"));
+      }
       EXPECT_EQ(embedding == memory.at("norm.weight"), tied) << "that norm's gradient comes first";
       for (int64_t step = 0; step < 2; ++step) {
         reducer.clear();

@@ -37,7 +37,8 @@ class GradientReady : public std::enable_shared_from_this<GradientReady> {
   // Returns `input`, or an alias that records this use in autograd if gradients are recorded and there is a listener. A
   // use whose input needs no gradient cannot be tracked; the group is then not reported in this pass. A use inside a
   // recomputed part (hrm/nn/recompute.h) counts when the forward pass makes it, and the recomputation tracks it.
-  at::Tensor mark(const at::Tensor& input, int group);
+  // `repeats`: a second use is nothing to tell `used_again` of, since all uses lie behind those of the other groups.
+  at::Tensor mark(const at::Tensor& input, int group, bool repeats = false);
 
  private:
   struct Mark;
@@ -52,6 +53,8 @@ class GradientReady : public std::enable_shared_from_this<GradientReady> {
 class HasGradientGroup {
  public:
   virtual ~HasGradientGroup() = default;
+  // Whether it is one: it has trained parameters of its own. Asked by ParameterSet::build.
+  virtual bool has_gradients() const { return true; }
   // Called by ParameterSet::build.
   virtual void set_gradient_group(std::shared_ptr<GradientReady> ready, int group) = 0;
 };

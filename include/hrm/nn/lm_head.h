@@ -10,13 +10,17 @@
 
 #include "hrm/nn/across.h"
 #include "hrm/nn/cut.h"
+#include "hrm/nn/gradient_ready.h"
 #include "hrm/nn/parameter.h"
 
 namespace hrm::nn {
 
 // logits = hidden weight^T, without bias. With `across` the weight has this part's rows,
 // across->cut().range(vocabulary).
-class LmHead : public torch::nn::Module, public HasComputeWeight, public HasCutParameters {
+//
+// A trained weight of its own is a gradient group, whose gradient is complete before those of all blocks. Losses that
+// use compute_weight() mark their input.
+class LmHead : public torch::nn::Module, public HasComputeWeight, public HasCutParameters, public HasGradientGroup {
  public:
   // Untied: has a parameter `weight` (vocabulary, width), float32, uninitialised.
   LmHead(int64_t width, int64_t vocabulary, at::Device device, std::shared_ptr<const TensorAcross> across = nullptr);
@@ -30,6 +34,9 @@ class LmHead : public torch::nn::Module, public HasComputeWeight, public HasCutP
   // same; then without gradient, otherwise throws Error(unexpected).
   at::Tensor forward(const at::Tensor& hidden) const;
 
+  // `hidden` or an alias of it, by which the backward pass tells when this use's gradients are complete.
+  at::Tensor mark(const at::Tensor& hidden) const { return ready_ ? ready_->mark(hidden, group_, true) : hidden; }
+
   // Null if the weight is the whole one. Otherwise a loss sees logits of this part's vocabulary, which begins at
   // first(), and the gradient that it gives to hidden is a partial sum.
   const TensorAcross* across() const { return across_.get(); }
@@ -42,11 +49,18 @@ class LmHead : public torch::nn::Module, public HasComputeWeight, public HasCutP
   at::Tensor master_weight() const override { return weight_; }
   void set_compute_weight(const at::Tensor& weight) override { compute_weight_ = weight; }
   std::vector<std::pair<at::Tensor, ParameterCut>> cut_parameters() const override;
+  bool has_gradients() const override { return !parameters(/*recurse=*/false).empty() && weight_.requires_grad(); }
+  void set_gradient_group(std::shared_ptr<GradientReady> ready, int group) override {
+    ready_ = std::move(ready);
+    group_ = group;
+  }
 
  private:
   std::shared_ptr<const TensorAcross> across_;
   int64_t vocabulary_ = 0;
   at::Tensor weight_, compute_weight_;
+  std::shared_ptr<GradientReady> ready_;  // null before ParameterSet::build, and if this is no group
+  int group_ = GradientReady::kNoGroup;
 };
 
 }  // namespace hrm::nn

@@ -386,14 +386,17 @@ std::string LanguagePlan::shares() const {
 
 double LanguagePlan::backward_done(const PlanInput& in, int64_t groups, int64_t count) const {
   if (groups == 0) return 0;
-  // A backward pass begins with the blocks of the decoder, then those of the core, then those of the encoder. The core
-  // is done with all of its blocks in their first uses. A block's gradients are complete after its first use.
+  // A backward pass begins with the head and the blocks of the decoder, then those of the core, then those of the
+  // encoder. The core is done with all of its blocks in their first uses. A block's gradients are complete after its
+  // first use.
   const LanguagePasses p = language_passes(in, 1);
-  std::vector<double> done;  // block passes after which a group is complete
+  if (in.config.lm.is_prototype()) return (p.answers - 1) / p.answers;  // the head alone is a group
+  std::vector<double> done;                                             // block passes after which a group is complete
   double before = (p.answers - 1) * static_cast<double>(p.decoder.layers);
   const auto add = [&](int64_t layers) {
     for (int64_t i = 0; i < layers; ++i) done.push_back(before += 1);
   };
+  if (!in.config.lm.tied) done.push_back(before);
   add(p.decoder.layers);
   if (p.encoder.layers > 0) {
     before += (p.recorded - 1) * static_cast<double>(p.slow.layers) +
@@ -433,23 +436,24 @@ Fp8Parameters fp8_parameters(models::LanguageModel& model, const config::Precisi
 
 namespace {
 
-// In what order a pass uses the blocks of encoder and decoder, by gradient group: those of the decoder, the last block
-// first, of the core, and of the encoder. With cross-attention the memory is projected for all blocks of the decoder
-// before they run.
+// In what order a pass uses the blocks of encoder and decoder, by gradient group: the head, those of the decoder, the
+// last block first, of the core, and of the encoder. With cross-attention the memory is projected for all blocks of the
+// decoder before they run.
 std::vector<int> block_uses(const config::Config& config) {
   const config::LmConfig& lm = config.lm;
   if (!models::reads_prompts(lm) || lm.is_prototype()) return {};
   const auto layers = static_cast<int>(lm.layers), encoder = static_cast<int>(lm.enc_layers);
+  const int head = lm.tied ? 0 : 1;  // a group of its own
   const int core = static_cast<int>(lm.h_layers + lm.l_layers);
   std::vector<int> uses;
   const auto use_all = [&](int first, int count) {
     for (int i = count; i-- > 0;) uses.push_back(first + i);
   };
-  if (lm.encoder == config::LmEncoder::transformer) use_all(layers + core, encoder);
+  if (lm.encoder == config::LmEncoder::transformer) use_all(head + layers + core, encoder);
   const int64_t answers = config.objective.deep_supervision > 0 ? lm.h_cycles : 1;
   for (int64_t answer = 0; answer < answers; ++answer) {
-    if (lm.bridge != config::LmBridge::prefix) use_all(0, layers);
-    use_all(0, layers);
+    if (lm.bridge != config::LmBridge::prefix) use_all(head, layers);
+    use_all(head, layers);
   }
   return uses;
 }
