@@ -11,6 +11,7 @@
 #include "hrm/nn/recompute.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
+#include "hrm/ops/stale_gradient.h"
 
 namespace hrm::nn {
 namespace {
@@ -128,7 +129,7 @@ struct EnterLinear : torch::autograd::Function<EnterLinear> {
     ctx->save_for_backward({gathering.all.narrow(0, 0, tokens), weight});
     ctx->saved_data["across"] = reinterpret_cast<int64_t>(across);
     ctx->saved_data["needs_rows"] = rows.requires_grad();
-    ctx->saved_data["grad_weight"] = ops::gradient_buffer(linear->weight());
+    ctx->saved_data["grad_weight"] = ops::stale_gradient_buffer(linear->weight());
     return y;
   }
 
@@ -162,7 +163,7 @@ struct LinearLeave : torch::autograd::Function<LinearLeave> {
     ctx->save_for_backward({x, weight});
     ctx->saved_data["across"] = reinterpret_cast<int64_t>(across);
     ctx->saved_data["needs_x"] = x.requires_grad();
-    ctx->saved_data["grad_weight"] = ops::gradient_buffer(linear->weight());
+    ctx->saved_data["grad_weight"] = ops::stale_gradient_buffer(linear->weight());
     if (result_is_unread()) return unread_pieces(places, weight.size(0), x.options());
     Sending sending(*across, places, weight.size(0), x.options());
     for (const Range& range : places.others()) product_of_rows(sending.of(range), range.of(x), weight);
@@ -231,8 +232,8 @@ struct SwigluAcross : torch::autograd::Function<SwigluAcross> {
       ctx->save_for_backward(saved);
       ctx->saved_data["across"] = reinterpret_cast<int64_t>(across);
       ctx->saved_data["needs_rows"] = rows.requires_grad();
-      ctx->saved_data["grad_gate_up"] = ops::gradient_buffer(gate_up_proj->weight());
-      ctx->saved_data["grad_down"] = ops::gradient_buffer(down_proj->weight());
+      ctx->saved_data["grad_gate_up"] = ops::stale_gradient_buffer(gate_up_proj->weight());
+      ctx->saved_data["grad_down"] = ops::stale_gradient_buffer(down_proj->weight());
     }
     return sending ? sending->wait() : unread_pieces(places, down.size(0), rows.options());
   }

@@ -12,6 +12,7 @@
 #include "hrm/nn/recompute.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
+#include "hrm/ops/stale_gradient.h"
 #include "hrm/ops/swiglu.h"
 
 namespace hrm::nn {
@@ -31,8 +32,8 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["has_residual"] = residual.has_value();
     // The gradient buffers are not saved variables, because each use of a weight adds to them in place.
-    ctx->saved_data["grad_gate_up"] = ops::gradient_buffer(gate_up_proj->weight());
-    ctx->saved_data["grad_down"] = ops::gradient_buffer(down_proj->weight());
+    ctx->saved_data["grad_gate_up"] = ops::stale_gradient_buffer(gate_up_proj->weight());
+    ctx->saved_data["grad_down"] = ops::stale_gradient_buffer(down_proj->weight());
     if (residual && result_is_unread()) return at::empty_like(*residual);
     return residual ? down_proj->forward_add(act, *residual) : down_proj->forward(act);
   }

@@ -13,6 +13,7 @@
 #include "hrm/nn/embedding.h"
 #include "hrm/nn/linear.h"
 #include "hrm/nn/lm_head.h"
+#include "hrm/ops/stale_gradient.h"
 #include "hrm/ops/weight8.h"
 
 namespace hrm::nn {
@@ -292,8 +293,10 @@ void ParameterSet::make_gradients() {
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& master = parameter.master;
     master.mutable_grad() = flat_grad_.narrow(0, parameter.place, master.numel()).view(master.sizes());
-    if (const auto found = stale_.find(master.unsafeGetTensorImpl()); found != stale_.end()) {
-      overwritten_.push_back({master.grad(), found->second});
+    const auto found = stale_.find(master.unsafeGetTensorImpl());
+    if (found != stale_.end() || is_overwritten(parameter)) {
+      if (found == stale_.end()) ops::allow_stale(master.grad());
+      overwritten_.push_back({master.grad(), found != stale_.end() ? found->second : at::Tensor()});
       clear_to(parameter.place);
       cleared_from = parameter.place + master.numel();
     }
@@ -389,18 +392,31 @@ void ParameterSet::forget_copies(const IsOne& is_one) {
   copied_masters_.resize(kept);
 }
 
+bool ParameterSet::is_overwritten(const Parameter& parameter) {
+  const at::Tensor& master = parameter.master;
+  return parameter.only_compute_is_read && master.dim() == 2 && master.numel() >= ops::overwritten_elements();
+}
+
 void ParameterSet::zero_grad() {
   require(flat_grad_.defined(), ExitCode::unexpected,
           "zero_grad() does not work after place_gradients(); the caller must clear the buffers it placed");
   const at::NoGradGuard no_grad;
   if (!cleared_.empty()) at::_foreach_zero_(cleared_);
-  for (const Overwritten& gradient : overwritten_) gradient.stale.fill_(true);
+  for (const Overwritten& gradient : overwritten_) {
+    if (gradient.stale.defined()) {
+      gradient.stale.fill_(true);
+    } else {
+      ops::forget_passes(gradient.gradient);
+      ops::discard_gradient_(gradient.gradient);
+    }
+  }
 }
 
 void ParameterSet::settle_gradients() {
   const at::NoGradGuard no_grad;
   for (const Overwritten& gradient : overwritten_) {
-    if (!*gradient.stale.const_data_ptr<bool>()) continue;
+    if (!gradient.stale.defined()) ops::settle_gradient_(gradient.gradient);
+    if (!gradient.stale.defined() || !*gradient.stale.const_data_ptr<bool>()) continue;
     gradient.gradient.zero_();
     gradient.stale.fill_(false);
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "hrm/ops/linear.h"
+#include "hrm/ops/stale_gradient.h"
 #include "objectives/chunked_logits.h"
 #include "ops/common/accumulate_type.h"
 #include "ops/common/optional_tensor.h"
@@ -52,7 +53,14 @@ struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntro
     const auto saved = std::exchange(ctx->saved_data, {});
     const auto kept = [&](const char* name) { return saved.at(name).toTensor(); };
     const at::Tensor scale = grads[0] * kept("largest"), weight = kept("grad_weight"), hidden = kept("grad_hidden");
-    if (weight.defined()) kept("grad_master").addcmul_(weight, scale);
+    if (weight.defined()) {
+      at::Tensor sum = kept("grad_master");
+      if (ops::take_stale(sum)) {
+        at::mul_out(sum, weight, scale);
+      } else {
+        sum.addcmul_(weight, scale);
+      }
+    }
     variable_list out(9);
     if (hidden.defined()) out[0] = hidden.mul_(scale);  // which nobody else has
     return out;
@@ -67,7 +75,7 @@ ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::Lm
   check_head_input("chunked_cross_entropy", hidden, weight, labels, chunk, temperature);
   TORCH_CHECK(labels.sizes() == weights.sizes(), "chunked_cross_entropy: labels and weights must both be (N), got ",
               labels.sizes(), " and ", weights.sizes());
-  const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
+  const at::Tensor buffer = at::GradMode::is_enabled() ? ops::stale_gradient_buffer(head.weight()) : at::Tensor();
   const variable_list out =
       ChunkedCrossEntropyFunction::apply(head.mark(hidden), head.weight(), weight.detach(),
                                          ops::optional_tensor(buffer), labels, weights, chunk, temperature, &head);

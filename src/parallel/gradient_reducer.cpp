@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "hrm/base/error.h"
+#include "hrm/ops/stale_gradient.h"
 
 namespace hrm::parallel {
 namespace {
@@ -170,6 +171,10 @@ void GradientReducer::cut(const ReducerOptions& options) {
     bucket.gradients = parameters_.flat_grad().narrow(0, bucket.offset, joined[i].end - joined[i].begin);
     bucket.sent =
         options.dtype == at::kFloat ? bucket.gradients : at::empty_like(bucket.gradients, at::dtype(options.dtype));
+    for (const size_t member : joined[i].parameters) {
+      const nn::Parameter& parameter = parameters_.all()[member];
+      if (nn::ParameterSet::is_overwritten(parameter)) bucket.overwritten.push_back(parameter.master.grad());
+    }
   }
 }
 
@@ -265,6 +270,27 @@ void GradientReducer::make_buffers(at::ScalarType dtype, bool rotate) {
             .view(member.sizes));
   }
   parameters_.place_gradients(gradients);
+  find_overwritten();
+}
+
+void GradientReducer::find_overwritten() {
+  for (Bucket& bucket : buckets_) {
+    int64_t end = 0;  // of what is overwritten or to be cleared
+    const auto clear_to = [&](int64_t begin) {
+      if (begin > end) bucket.cleared.push_back(bucket.gradients.narrow(0, end, begin - end));
+    };
+    for (size_t i = 0; i < layout_->members.size(); ++i) {  // in the order of memory within a piece
+      const int64_t begin = layout_->members[i].offset - bucket.offset;
+      if (begin < 0 || begin >= bucket.gradients.numel()) continue;
+      const nn::Parameter& parameter = parameters_.all()[i];
+      if (!nn::ParameterSet::is_overwritten(parameter)) continue;
+      ops::allow_stale(parameter.master.grad());
+      bucket.overwritten.push_back(parameter.master.grad());
+      clear_to(begin);
+      end = begin + parameter.master.numel();
+    }
+    clear_to(bucket.gradients.numel());
+  }
 }
 
 int64_t GradientReducer::gradient_bytes() const {
@@ -293,7 +319,18 @@ void GradientReducer::clear() {
   if (!layout_) return parameters_.zero_grad();
   check_nothing_started();
   open_ = summed_ = false;
-  if (zero_ == 1) held_.zero_();  // else at the beginning of each micro-batch
+  if (zero_ != 1) return;  // else at the beginning of each micro-batch
+  for (const Bucket& bucket : buckets_) {
+    for (const at::Tensor& gradient : bucket.overwritten) ops::forget_passes(gradient);
+    discard(bucket);
+  }
+}
+
+// What the bucket's gradients were counts no more.
+void GradientReducer::discard(const Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  if (!bucket.cleared.empty()) at::_foreach_zero_(bucket.cleared);
+  for (const at::Tensor& gradient : bucket.overwritten) ops::discard_gradient_(gradient);
 }
 
 void GradientReducer::check_nothing_started() const {
@@ -316,7 +353,10 @@ void GradientReducer::begin(bool last_micro_batch) {
   complete_.assign(gradients.groups().size(), 0);
   if (zero_ == 2) {
     const at::NoGradGuard no_grad;
-    held_.zero_();
+    for (const Bucket& bucket : buckets_) {
+      for (const at::Tensor& gradient : bucket.overwritten) ops::forget_passes(gradient);
+    }
+    for (size_t i = rotating_; i < buckets_.size(); ++i) discard(buckets_[i]);
     open_buffer(0);
   }
   const auto used_again = [&gradients](int group) {
@@ -360,13 +400,14 @@ void GradientReducer::open_buffer(size_t bucket) {
     const StepClock::Wait waiting(comm_.clock());
     take_in(buckets_[bucket - 2]);
   }
-  buckets_[bucket].gradients.zero_();
+  discard(buckets_[bucket]);
   opened_ = bucket;
 }
 
 void GradientReducer::start_next() {
   const at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[started_];
+  for (const at::Tensor& gradient : bucket.overwritten) ops::settle_gradient_(gradient);
   if (!bucket.sent.is_same(bucket.gradients)) bucket.sent.copy_(bucket.gradients);
   bucket.pending = layout_ ? comm_.start_reduce_scatter(sum_of(bucket), bucket.sent)
                            : comm_.start_all_reduce(bucket.sent, Reduction::sum);

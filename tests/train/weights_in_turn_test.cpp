@@ -8,6 +8,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/ops/stale_gradient.h"
 #include "hrm/parallel/comm.h"
 #include "support/overrides.h"
 #include "support/ranks.h"
@@ -212,6 +213,44 @@ TEST(WeightsInTurnLife, RefusedWhereAllWeightsAreRead) {
       EXPECT_EQ(error.code(), ExitCode::usage);
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
+  }
+}
+
+// Of weights so small gradients are cleared; here the first product of a pass overwrites them.
+TEST(OverwrittenGradients, SameTraining) {
+  struct Overwriting {
+    explicit Overwriting(bool on) : before(ops::overwritten_elements()) {
+      if (on) ops::set_overwritten_elements(1);
+    }
+    ~Overwriting() { ops::set_overwritten_elements(before); }
+    int64_t before;
+  };
+  const Overrides decoder{"lm.arch=decoder", "data.encoder_len=0", "data.train={text}", "lm.tied=false",
+                          "data.decoder_len=8"};
+  struct Case {
+    const char* name;
+    int ranks;
+    Overrides overrides;
+  };
+  for (const Case& c :
+       {Case{"hrm", 1, {}}, Case{"decoder", 1, decoder},
+        Case{"accumulation", 1, with(decoder, {"train.micro_batch_size=2"})},
+        Case{"added", 1, with(decoder, {"precision.blocks=fp8", "precision.fp8_skip="})},
+        Case{"added_in_turns", 2, with(decoder, {"precision.blocks=fp8", "precision.fp8_skip=", "parallel.zero=2"})},
+        Case{"recomputed", 1, with(decoder, {"lm.recompute=true"})},
+        Case{"all_reduce", 2, with(decoder, {"train.micro_batch_size=2"})},
+        Case{"zero_1", 2, with(decoder, {"parallel.zero=1"})},
+        Case{"zero_2", 2, with(decoder, {"parallel.zero=2", "train.micro_batch_size=2"})},
+        Case{"zero_3", 2, with(decoder, {"parallel.zero=3", "lm.recompute=true"})}}) {
+    SCOPED_TRACE(c.name);
+    const auto dir = fresh_folder("overwritten");
+    const Overrides overrides = with(kBlocks, c.overrides);
+    for (const bool on : {false, true}) {
+      const Overwriting overwriting(on);
+      train_language(dir / (on ? "on" : "off"), c.ranks, overrides);
+    }
+    expect_same_language(dir / "off", dir / "on", overrides, 0);
+    expect_same_curves(dir / "off", dir / "on", 0);
   }
 }
 

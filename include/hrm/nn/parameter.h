@@ -167,11 +167,13 @@ class ParameterSet {
   const at::Tensor& flat_grad() const { return flat_grad_; }
   int64_t flat_size() const { return flat_size_; }
   bool gradients_are_placed() const { return gradients_are_placed_; }
-  // Clears the gradients. Those that their module can overwrite (HasStaleGradients) keep their values and are marked
-  // stale. For them, call settle_gradients() after the backward passes and before reading gradients; it clears those
-  // that no pass has written.
+  // Clears the gradients. Those that their module can overwrite (HasStaleGradients), and those of large weights of
+  // products (hrm/ops/stale_gradient.h), keep their values and are marked stale. For them, call settle_gradients()
+  // after the backward passes and before reading gradients; it clears those that no pass has written.
   void zero_grad();
   void settle_gradients();
+  // Whether it is the weight of a product with a gradient that may be stale.
+  static bool is_overwritten(const Parameter& parameter);
 
   // The elements `first` to first + out.numel() of master i, also of an outline, into `out` (n) float32.
   void read_master(size_t i, int64_t first, const at::Tensor& out) const;
@@ -234,7 +236,7 @@ class ParameterSet {
   std::vector<FakeQuantized> fake_quantized_;
   at::ScalarType fake_format_ = at::kChar;
   struct Overwritten {
-    at::Tensor gradient, stale;
+    at::Tensor gradient, stale;  // stale: of HasStaleGradients; undefined: the buffer knows
   };
   std::vector<Overwritten> overwritten_;
   std::vector<at::Tensor> cleared_;  // the other parts of flat_grad_

@@ -124,6 +124,8 @@ class GradientReducer {
     at::Tensor sent;          // the same, or its copy in the dtype that travels
     std::vector<int> groups;  // that must be complete; empty: those of no group, at the end
     bool is_last = false;     // of no group, and complete after all groups
+    // Gradients of large weights, which the first product of a pass overwrites, and what lies between them.
+    std::vector<at::Tensor> overwritten, cleared;
     std::unique_ptr<Pending> pending;
     std::unique_ptr<Pending> crossing;  // the sum over the groups
   };
@@ -134,6 +136,8 @@ class GradientReducer {
   void cut(const ReducerOptions& options);
   void lay_out(const std::vector<Extent>& extents);
   void make_buffers(at::ScalarType dtype, bool rotate);
+  void find_overwritten();
+  static void discard(const Bucket& bucket);
   at::Tensor own_slice(const Bucket& bucket) const;
   at::Tensor sum_of(const Bucket& bucket) const;
   at::Tensor place_in_share(const Bucket& bucket, const at::Tensor& of) const;

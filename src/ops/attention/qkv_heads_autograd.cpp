@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "hrm/ops/linear.h"
+#include "hrm/ops/stale_gradient.h"
 #include "ops/attention/qkv_heads_impl.h"
 #include "ops/common/optional_tensor.h"
 
@@ -73,7 +74,7 @@ struct OfProjection : torch::autograd::Function<OfProjection> {
                                const at::Tensor& master, const std::optional<at::Tensor>& /*q_weight*/,
                                const std::optional<at::Tensor>& /*k_weight*/, const QkvSizes& sizes,
                                const QkvHeadOptions& options) {
-    const at::Tensor grad_weight = gradient_buffer(master);
+    const at::Tensor grad_weight = stale_gradient_buffer(master);
     at::AutoDispatchBelowADInplaceOrView below;
     const Projected out = project(x, weight_compute, sizes, options);
     ctx->save_for_backward({grad_weight.defined() ? x : at::Tensor(), weight_compute, options.cos, options.sin,

@@ -9,6 +9,7 @@
 #include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear_weight_gradient.h"
+#include "hrm/ops/stale_gradient.h"
 #include "ops/common/accumulate_type.h"
 #include "ops/common/matmul_cpu.h"
 #include "ops/common/op.h"
@@ -135,22 +136,29 @@ void linear_grad_x_add_(const at::Tensor& grad_x, const at::Tensor& grad_y, cons
   op(grad_x, grad_y, weight);
 }
 
-at::Tensor gradient_buffer(const at::Tensor& leaf) {
+at::Tensor stale_gradient_buffer(const at::Tensor& leaf) {
   if (!leaf.defined() || !leaf.requires_grad()) return {};
   at::Tensor& grad = leaf.mutable_grad();
   if (!grad.defined()) grad = at::zeros_like(leaf, leaf.options().requires_grad(false));
   return grad;
 }
 
+at::Tensor gradient_buffer(const at::Tensor& leaf) {
+  const at::Tensor grad = stale_gradient_buffer(leaf);
+  before_adding_(grad);
+  return grad;
+}
+
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                   const at::Tensor& bias) {
   if (!at::GradMode::is_enabled()) return linear(x, weight_compute, master, optional_tensor(bias), {}, {});
-  return linear(x, weight_compute, master, optional_tensor(bias), optional_tensor(gradient_buffer(master)),
+  return linear(x, weight_compute, master, optional_tensor(bias), optional_tensor(stale_gradient_buffer(master)),
                 optional_tensor(gradient_buffer(bias)));
 }
 
 void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
   static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)> op("hrm::linear_accumulate_");
+  if (take_stale(grad_weight)) return linear_weight_gradient_(grad_weight, grad_y, x);
   op(grad_weight, grad_y, x);
 }
 

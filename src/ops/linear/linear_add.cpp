@@ -7,6 +7,7 @@
 #include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear.h"
+#include "hrm/ops/stale_gradient.h"
 #include "ops/common/op.h"
 #include "ops/common/optional_tensor.h"
 #include "ops/linear/linear_impl.h"
@@ -111,7 +112,7 @@ at::Tensor linear_add_autograd(const at::Tensor& x, const at::Tensor& weight_com
 
 at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                       const at::Tensor& residual) {
-  const at::Tensor buffer = at::GradMode::is_enabled() ? gradient_buffer(master) : at::Tensor();
+  const at::Tensor buffer = at::GradMode::is_enabled() ? stale_gradient_buffer(master) : at::Tensor();
   return call(x, weight_compute, master, residual, optional_tensor(buffer));
 }
 

@@ -16,6 +16,9 @@ void check_linear_accumulate(const at::Tensor& grad_weight, const at::Tensor& gr
 void check_linear_grad_x(const at::Tensor& grad_y, const at::Tensor& weight);
 void check_linear_grad_x_add(const at::Tensor& grad_x, const at::Tensor& grad_y, const at::Tensor& weight);
 
+// A backward pass is going to add to this buffer: clears it if it is stale (hrm/ops/stale_gradient.h).
+void before_adding_(const at::Tensor& buffer);
+
 // y = x @ weight^T + bias, the forward pass on every device.
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias);
 

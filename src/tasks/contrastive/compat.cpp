@@ -7,6 +7,7 @@
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
 #include "hrm/objectives/contrastive_rules.h"
+#include "hrm/ops/linear.h"
 #include "hrm/runtime/phase_clock.h"
 #include "hrm/tasks/contrastive.h"
 #include "hrm/tasks/contrastive_compat.h"
@@ -158,7 +159,7 @@ void CompatTask::forward_backward(int64_t, const at::Tensor& loss_scale, at::Ten
       if (parameter.numel() == 0) return;
       const at::Tensor told =
           gradient.masked_fill(result.update.accepted.logical_not(), std::numeric_limits<double>::quiet_NaN());
-      parameter.grad().add_(loss_scale.defined() ? told * loss_scale : told);
+      ops::gradient_buffer(parameter).add_(loss_scale.defined() ? told * loss_scale : told);
     };
     add(model_->g(), result.update.g_grad);
     add(model_->theta(), result.update.theta_grad);

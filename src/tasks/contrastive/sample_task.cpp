@@ -9,6 +9,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/metrics/metric_text.h"
+#include "hrm/ops/linear.h"
 #include "hrm/runtime/phase_clock.h"
 
 namespace hrm::tasks {
@@ -100,7 +101,8 @@ void SampleTask::add_gradients(const nn::ParameterSet& parameters, const std::ve
   const double share = micro_batch_share();
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    parameters.all()[i].master.grad().add_(loss_scale.defined() ? gradients[i] * loss_scale : gradients[i], share);
+    ops::gradient_buffer(parameters.all()[i].master)
+        .add_(loss_scale.defined() ? gradients[i] * loss_scale : gradients[i], share);
   }
 }
 
