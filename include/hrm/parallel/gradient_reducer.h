@@ -39,7 +39,7 @@ struct ReducerOptions {
 ReducerOptions reducer_options(const config::ParallelConfig& config);
 
 // Splits the flat gradient vector of a ParameterSet into contiguous buckets. Each bucket is summed over the ranks as
-// soon as its groups are complete (nn::GradientReady). Gradients without a group (embeddings, heads) come last.
+// soon as its groups are complete (nn::GradientReady). Gradients without a group (embeddings, norms) come last.
 //
 // All ranks start the buckets in the same order, which depends only on the model's names. A bucket that is complete
 // early waits for those before it. Nothing here waits for a device, so a step can be captured. With one rank nothing is
@@ -49,8 +49,9 @@ ReducerOptions reducer_options(const config::ParallelConfig& config);
 // Where parts of the masters exist as shards only, norms and biases of the blocks, of which every rank has all, are of
 // no group. Gradients move to that layout once (ParameterSet::place_gradients). With zero 2 and 3 two buffers take
 // turns for the gradients of the blocks. When a bucket starts to travel, the other buffer, whose bucket has arrived, is
-// cleared for the next. The last turn is that of an embedding that is read before all blocks. Other gradients without a
-// group stay until the end of the micro-batch. Buffers cannot take turns if the model runs its blocks several times in
+// cleared for the next, but for large weights (hrm/ops/stale_gradient.h). The first turn is that of an untied head, the
+// last that of an embedding that is read before all blocks. Other gradients without a group stay until the end of the
+// micro-batch. Buffers cannot take turns if the model runs its blocks several times in
 // a pass (TRM) or has only two buckets of them; then gradients are as with zero 1.
 //
 // Of a part of a model (tensor parallelism) all parts are laid out alike, although the last may have fewer rows of the
