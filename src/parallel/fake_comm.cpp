@@ -34,6 +34,7 @@ class FakeComm : public Comm {
 
   std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override {
     check_parts("an all-gather", out, in);
+    if (out.is_meta()) return std::make_unique<Done>();  // plans have a thousand ranks
     const int64_t size = in.numel();
     const at::Tensor rows = in.is_alias_of(out) && !is_part(out, in) ? in.clone().view(-1) : in.view(-1);
     for (int rank = 0; rank < ranks_; ++rank) {  // part by part, which moves bytes as fast as the memory does
