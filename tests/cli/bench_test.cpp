@@ -291,10 +291,14 @@ TEST(BenchFp8, AStoppedOneRemovesItsTokens) {
   const TempDir dir;
   const fs::path temporary = dir / "tmp";
   fs::create_directory(temporary);
-  // Stops what the shell becomes, as soon as the folder of tokens is there.
+  // Stops what the shell becomes once the folder of tokens is there, while files still appear in it, as the index of
+  // the tokens may.
   const std::string at = test::quoted(temporary.string());
-  const std::string shell = "TMPDIR=" + at + "; export TMPDIR; (while [ -d " + at + " ]; do [ -e " + at +
-                            "/*/train.jsonl ] && kill -TERM $$ && break; sleep 0.05; done) & exec env";
+  const std::string shell =
+      "TMPDIR=" + at + "; export TMPDIR; (while [ -d " + at + " ]; do [ -e " + at +
+      "/*/train.jsonl ] && break; sleep 0.01; done; cd " + at +
+      "; set -- $PWD/*; (i=0; while [ $i -lt 100000 ] && : > $1/late$((i % 64)); do i=$((i + 1)); done) 2> /dev/null &"
+      " sleep 0.05; kill -TERM $$) & exec env";
   const Result result =
       run({"bench", "fp8", "--widths", "32", "--steps", "1000000", "--settle", "0", "lm.layers=1", "lm.num_heads=2",
            "data.decoder_len=16", "train.global_batch_size=2", "runtime.device=cpu", "runtime.threads=1"},

@@ -41,6 +41,15 @@ using metrics::fixed;
 constexpr int64_t kVocabulary = 32000;
 constexpr int64_t kBatches = 4;  // of different tokens
 
+// Removes a folder while other threads may still write files to it. One that appears during remove_all would keep the
+// folder, so the folder takes another name first, where no path of a writer leads.
+void remove_under_writers(const std::filesystem::path& folder) {
+  const std::filesystem::path away = folder.string() + ".removed";
+  std::error_code error;
+  std::filesystem::rename(folder, away, error);
+  std::filesystem::remove_all(error ? folder : away, error);
+}
+
 // Removes a folder when SIGTERM, SIGINT or SIGHUP ends the program, which has no other use for them. Threads that begin
 // while it lives leave these signals to one thread, which may do more than a signal handler.
 class RemovedOnSignals {
@@ -55,8 +64,7 @@ class RemovedOnSignals {
       while (!stop.stop_requested()) {
         const int number = sigtimedwait(&signals, nullptr, &kLook);
         if (number < 0) continue;
-        std::error_code ignored;
-        std::filesystem::remove_all(folder, ignored);
+        remove_under_writers(folder);
         pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
         raise(number);
       }
