@@ -98,6 +98,14 @@ std::vector<int> MeshPlace::members(Axis axis) const {
   return ranks;
 }
 
+int MeshPlace::comms() const {
+  if (ranks_ == 1) return 0;
+  const bool both = shards_ > 1 && replicas_ > 1;
+  // Beside the world: the urgent tensor axis, and the data axis, unless it is the world.
+  const int split = tensor_ == 1 ? 0 : shards_ * replicas_ > 1 ? 2 : 1;
+  return 1 + split + (both ? 2 : 0);
+}
+
 std::string MeshPlace::describe() const {
   std::string text;
   const auto add = [&](Axis axis) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "commands/plan/best.h"
+#include "commands/plan/report.h"
 #include "commands/plan_cases.h"
 #include "support/expect_error.h"
 #include "support/overrides.h"
@@ -201,6 +202,21 @@ TEST(MeshPlan, APartHasAPartOfEverything) {
   EXPECT_EQ(whole.timeline.axes.count("tensor"), 0U);
 }
 
+// What two H200s had in use (docs/profiling.md).
+TEST(MeshPlan, MemoryIsNearWhatWasMeasured) {
+  const Overrides decoder{"lm.hidden_size=2048", "lm.layers=24",     "lm.num_heads=16", "lm.kv_heads=8",
+                          "lm.head_dim=128",     "lm.inner=5632",    "lm.tied=false",   "data.decoder_len=4096",
+                          "optim.name=adamw",    "optim.grad_clip=1"};
+  const auto expect = [](int64_t ranks, double gib, double reserved, const Overrides& overrides) {
+    const Plan plan = make_ranks_plan(mesh_input(overrides), ranks).own;
+    EXPECT_NEAR(plan.device_used / (1 << 30), gib, 0.015 * gib) << overrides.back();
+    EXPECT_NEAR(plan.reserved / (1 << 30), reserved, 0.015 * reserved) << overrides.back();
+  };
+  expect(1, 45.3, 44.6, with(decoder, {"train.global_batch_size=4"}));
+  expect(2, 26.4, 24.0, with(decoder, {"train.global_batch_size=4", "parallel.tensor=2"}));
+  expect(2, 35.3, 34.0, with(decoder, {"train.global_batch_size=8", "parallel.zero=3"}));
+}
+
 TEST(MeshPlan, OptimizerWorksOnAShare) {
   const auto optimizer = [](const Overrides& more) {
     const RanksInput in = mesh_input(with(with(kSmallDecoder, {"train.global_batch_size=8"}), more));
@@ -267,7 +283,8 @@ TEST(MeshPlan, WhatCannotBe) {
 }
 
 TEST(BestMesh, FitsOnlyWhenShared) {
-  const BestMeshes best = best_of(8, with(kLargeDecoder, {"train.global_batch_size=8"}), "A100");
+  const Overrides large = with(kLargeDecoder, {"train.global_batch_size=8"});
+  const BestMeshes best = best_of(8, large, "A100");
   ASSERT_GE(best.fitting.size(), 6U);
   for (const MeshPlan& mesh : best.fitting) EXPECT_TRUE(mesh.mesh.tensor > 1 || mesh.mesh.zero > 0);
   for (size_t i = 1; i < best.fitting.size(); ++i) {
@@ -278,6 +295,9 @@ TEST(BestMesh, FitsOnlyWhenShared) {
     EXPECT_EQ(mesh.mesh.tensor, 1);
     EXPECT_TRUE(mesh.mesh.zero == 0 || mesh.mesh.replicas == 4) << "two cards do not hold a state";
   }
+  // With one group of shards, zero=1 fits.
+  EXPECT_EQ(best_json(mesh_input(large, "A100"), 8, best).at("too_large_names"),
+            "tensor=1 zero=0; tensor=1 zero=1 replicas=4");
 }
 
 TEST(BestMesh, TellsWhatCannotBe) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -100,6 +101,11 @@ TEST_P(MeshTest, AxesAddUpTheirMembers) {
         EXPECT_EQ(mesh.axis(axis).rank(), mesh.coordinate(axis));
         EXPECT_EQ(mesh.axis(axis).ranks(), mesh.size(axis));
       }
+      std::set<const Comm*> comms{&mesh.world()};
+      for (const Axis axis : kAll) {
+        if (!mesh.axis(axis).alone()) comms.insert(&mesh.axis(axis));
+      }
+      EXPECT_EQ(mesh.place().comms(), static_cast<int>(comms.size())) << shape.tensor << ", " << shape.replicas;
       comm.barrier();
     });
   }

@@ -56,6 +56,8 @@ class MeshPlace {
   bool plain() const { return tensor_ == 1 && replicas_ == 1; }
   // "data 2 of 4, tensor 1 of 2"; the axes that have more than one rank, or "the only rank".
   std::string describe() const;
+  // How many Comms of several ranks this rank has in a Mesh, the world included.
+  int comms() const;
   // Whether the sums of this rank count: one rank of each tensor axis.
   bool speaks() const { return coordinate(Axis::tensor) == 0; }
 

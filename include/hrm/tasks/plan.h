@@ -80,7 +80,8 @@ struct Plan {
   double tensors_peak = 0;          // bytes: the allocator's peak of allocated memory
   std::string peak_moment;          // when in a step
   double reserved = 0;              // bytes that the allocator takes from the driver
-  double device_used = 0;           // reserved, and what the CUDA context and the libraries take
+  double nccl = 0;                  // bytes of NCCL's communicators
+  double device_used = 0;           // reserved, nccl, and what the CUDA context and the libraries take
   int64_t fitting_micro_batch = 0;  // largest divisor of the rank's batch that fits; 0: none
   std::vector<PlanItem> time;       // add up to step_ms
   double step_ms = 0;               // of several ranks: without what they send each other (plan_ranks.h)

@@ -17,16 +17,23 @@ void append(std::string& list, const std::string& separator, const std::string& 
   list += (list.empty() ? "" : separator) + text;
 }
 
-// "tensor=2,4 zero=1,2,3; tensor=8 zero=0", with any replicas.
-std::string names_of(const std::vector<MeshSettings>& meshes) {
-  std::map<int64_t, std::set<int64_t>> settings;
-  for (const MeshSettings& mesh : meshes) settings[mesh.tensor].insert(mesh.zero);
-  std::map<int64_t, std::string> zeros;  // by tensor
-  for (const auto& [tensor, of_tensor] : settings) {
-    for (const int64_t zero : of_tensor) append(zeros[tensor], ",", std::to_string(zero));
+// "tensor=2,4 zero=1,2,3; tensor=8 zero=0", with any replicas; those of `meshes` are named where `others` have the same
+// tensor and zero: "tensor=1 zero=1 replicas=4".
+std::string names_of(const std::vector<MeshSettings>& meshes, const std::vector<MeshSettings>& others = {}) {
+  using Key = std::pair<int64_t, std::string>;  // tensor, replicas or ""
+  std::map<Key, std::set<int64_t>> settings;
+  for (const MeshSettings& mesh : meshes) {
+    const bool any = std::none_of(others.begin(), others.end(), [&](const MeshSettings& other) {
+      return other.tensor == mesh.tensor && other.zero == mesh.zero;
+    });
+    settings[{mesh.tensor, any ? "" : cat(" replicas=", mesh.replicas)}].insert(mesh.zero);
   }
-  std::map<std::string, std::string> tensors;  // by zeros
-  for (const auto& [tensor, zero] : zeros) append(tensors[zero], ",", std::to_string(tensor));
+  std::map<std::string, std::string> tensors;  // by zeros and replicas
+  for (const auto& [key, of_key] : settings) {
+    std::string zeros;
+    for (const int64_t zero : of_key) append(zeros, ",", std::to_string(zero));
+    append(tensors[zeros + key.second], ",", std::to_string(key.first));
+  }
   std::string text;
   for (const auto& [zero, tensor] : tensors) append(text, "; ", cat("tensor=", tensor, " zero=", zero));
   return text;
@@ -70,7 +77,7 @@ Json best_json(const RanksInput& input, int64_t ranks, const BestMeshes& best) {
   json["fitting"] = best.fitting.size();
   json["best"] = plans_json(best.fitting, kShown);
   json["too_large"] = plans_json(best.too_large, kShown);
-  json["too_large_names"] = names_of(settings_of(best.too_large));
+  json["too_large_names"] = names_of(settings_of(best.too_large), settings_of(best.fitting));
   json["refused"] = Json::array();
   for (const BestMeshes::Refused& refused : best.refused) {
     json["refused"].push_back({{"meshes", names_of(refused.meshes)}, {"why", without_origin(refused.why)}});

@@ -84,14 +84,19 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro, const Sharded
   return memory;
 }
 
-double in_use(double tensors) {
-  return tensors * tasks::kReservedShare + tasks::kContext;
+double nccl_bytes(const PlanInput& in) {
+  return in.place().comms() * tasks::kCommBytes;
+}
+
+double in_use(const PlanInput& in, double tensors) {
+  return tasks::reserved_bytes(tensors) + tasks::kContext + nccl_bytes(in);
 }
 
 int64_t fitting_micro_batch(const PlanInput& in, const ShardedBytes& sharded) {
   const int64_t own = in.own_samples();
   for (int64_t parts = 1; parts <= own; ++parts) {
-    if (own % parts == 0 && in_use(memory_of(in, own / parts, sharded).peak) <= in.gpu.memory_bytes) return own / parts;
+    if (own % parts == 0 && in_use(in, memory_of(in, own / parts, sharded).peak) <= in.gpu.memory_bytes)
+      return own / parts;
   }
   return 0;
 }
@@ -166,8 +171,9 @@ Plan make_plan(const PlanInput& in) {
   plan.memory = std::move(memory.items);
   plan.tensors_peak = memory.peak;
   plan.peak_moment = std::move(memory.moment);
-  plan.reserved = plan.tensors_peak * tasks::kReservedShare;
-  plan.device_used = in_use(plan.tensors_peak);
+  plan.reserved = tasks::reserved_bytes(plan.tensors_peak);
+  plan.nccl = nccl_bytes(in);
+  plan.device_used = in_use(in, plan.tensors_peak);
   plan.fitting_micro_batch = fitting_micro_batch(in, sharded);
   in.model->add_times(in, plan);
   for (const PlanItem& item : plan.time) plan.step_ms += item.value;
@@ -175,9 +181,9 @@ Plan make_plan(const PlanInput& in) {
       cat("ops.backend=fused on an ", in.gpu.name, " (", in.gpu.flops / 1e12, " TFLOP/s, ", in.gpu.bytes_per_s / 1e12,
           " TB/s, ", std::lround(in.gpu.memory_bytes / 1e9), " GB by its data sheet)"),
       cat(in.model->shares(), ", memory ", tasks::percent(tasks::kMemoryShare), " of its bytes per second"),
-      cat("the allocator reserves ", tasks::percent(tasks::kReservedShare - 1),
-          " more than the tensors take; the CUDA context and the "
-          "libraries' code ",
+      cat("the allocator reserves 0.5 % and 100 MiB more than the tensors take; the CUDA context and the libraries' "
+          "code "
+          "take ",
           std::lround(tasks::kContext / (1 << 20)), " MiB"),
       "evaluation with its own batch, of which the carry and the answers stay until the run ends, and other programs "
       "on the GPU are not counted",

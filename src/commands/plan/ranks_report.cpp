@@ -182,10 +182,11 @@ Json assumptions_json(const RanksInput& input, const Plan& own, bool with_parts)
       cat("an operation takes ", metrics::fixed(1e6 * input.links.start_s, 1),
           " us to start, its hops (an all-reduce up and down a tree, all others around a ring), and the time of the "
           "slower link"));
-  lines.push_back(
-      cat("while something travels, a rank computes at ", metrics::fixed(100 * kRateBesideExchange, 0),
-          " % of its speed, as two GPUs did; NCCL's own memory is not counted, nor the data of other ranks that hosts "
-          "prepare with data.reference_semantics=false"));
+  lines.push_back(cat("while something travels, a rank computes at ", metrics::fixed(100 * kRateBesideExchange, 0),
+                      " % of its speed, as two GPUs did; the data of other ranks that hosts prepare with "
+                      "data.reference_semantics=false are not counted"));
+  lines.push_back(cat("NCCL takes ", std::lround(tasks::kCommBytes / (1 << 20)),
+                      " MiB for each communicator of a rank, as with two GPUs of a host"));
   if (with_parts) {
     lines.push_back(
         "parts of a model (parallel.tensor) wait for exchanges of activations where the code does; how much of a pass "
@@ -233,6 +234,7 @@ void print_ranks(const Json& json, std::ostream& out) {
   row("  in parts of", plain("micro_batch_size"));
   out << "\n";
   row("memory of a rank", bytes("device_used_bytes"));
+  row("  of it NCCL's", bytes("nccl_bytes"));
   row(cat("  of ", bytes_text(plans.front()["device_total_bytes"])),
       [](const Json& plan) { return plan["fits"].get<bool>() ? "fits" : "does NOT fit"; });
   for (const Json& plan : plans) {

@@ -33,6 +33,7 @@ Json plan_json(const PlanInput& input, const Plan& plan) {
   json["tensors_peak_bytes"] = plan.tensors_peak;
   json["peak_moment"] = plan.peak_moment;
   json["reserved_bytes"] = plan.reserved;
+  json["nccl_bytes"] = plan.nccl;
   json["device_used_bytes"] = plan.device_used;
   json["device_total_bytes"] = input.gpu.memory_bytes;
   json["fits"] = plan.device_used <= input.gpu.memory_bytes;

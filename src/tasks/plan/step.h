@@ -18,8 +18,15 @@ inline constexpr double kAttentionShare = 0.13;      // the same for sequences o
 inline constexpr double kLongAttentionShare = 0.35;  // and for long ones
 inline constexpr double kMemoryShare = 0.75;         // of the data sheet's bytes per second
 inline constexpr double kStepOverheadMs = 0.5;       // starts of kernels, losses, metrics
-inline constexpr double kReservedShare = 1.03;       // reserved by tensors at the peak, expandable segments
+// What the allocator (expandable segments) reserves for `tensors` bytes at the peak. Above the tensors were 30 to 110
+// MiB below 9 GiB, 65 MiB of 44.5 GiB, 180 MiB of 33.8 GiB and 500 MiB of 54.7 GiB.
+inline double reserved_bytes(double tensors) {
+  return 1.005 * tensors + 100.0 * (1 << 20);
+}
 inline constexpr double kContext = 800.0 * (1 << 20);
+// Of one of NCCL's communicators: 2.28.9, two ranks of a host. A mesh of one had 0.75 GiB more in use than a rank
+// alone, a mesh of two 1.75 GiB.
+inline constexpr double kCommBytes = 850.0 * (1 << 20);
 
 // Of language models. Fractions of the data sheet's FLOP/s, from the step of the plain decoder in
 // docs/measurements/log.md: 10.77 TFLOP of products in 16.2 ms, and 1.1 TFLOP of causal attention, both passes, in
