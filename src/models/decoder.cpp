@@ -130,6 +130,7 @@ Decoder::Decoder(const DecoderOptions& options, bool cross, at::Device device)
   embed_tokens_ = register_module("embed_tokens",
                                   std::make_shared<nn::Embedding>(o.vocabulary, o.width, device, "weight", cut_of(o)));
   if (!o.tied) embed_tokens_->set_before_blocks();
+  embed_tokens_->set_rounded();
   layers_ = add_blocks(*this, o.layers, o, cross, o.feed_forward, device);
   norm_ = register_module("norm",
                           std::make_shared<nn::RmsNorm>(o.width, o.eps, device, /*groups=*/1, o.form.centred_norms));

@@ -19,6 +19,7 @@ struct TransformerEncoder : PromptEncoder, nn::HasPartialGradients {
     const nn::Cut cut = across ? across->cut() : nn::Cut{};
     embed_tokens =
         register_module("embed_tokens", std::make_shared<nn::Embedding>(d.vocabulary, d.width, device, "weight", cut));
+    embed_tokens->set_rounded();
     layers = add_blocks(*this, o.enc_layers, d, /*cross=*/false, o.enc_feed_forward, device);
     norm = register_module("norm", std::make_shared<nn::RmsNorm>(d.width, d.eps, device));
   }

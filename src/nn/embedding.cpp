@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "hrm/base/error.h"
 #include "hrm/ops/embed.h"
 #include "hrm/ops/embed_tokens.h"
 
@@ -26,10 +27,19 @@ at::Tensor Embedding::forward(const at::Tensor& ids, at::ScalarType dtype) const
   return look_up(row, dtype) * row.eq(own).unsqueeze(-1);
 }
 
+bool Embedding::can_read_copy() const {
+  return rounded_ && cut_.pieces.front() / cut_.cut.parts > ops::kOneHotEntries;
+}
+
 at::Tensor Embedding::look_up(const at::Tensor& ids, at::ScalarType dtype) const {
   // Frozen weights may already be in the compute dtype.
   if (embedding_weight_.scalar_type() != at::kFloat && !embedding_weight_.requires_grad()) {
     return at::embedding(embedding_weight_, ids).to(dtype);
+  }
+  if (copy_.defined()) {
+    require(copy_.scalar_type() == dtype, ExitCode::unexpected, "an embedding's copy in ",
+            c10::toString(copy_.scalar_type()), " is read in ", c10::toString(dtype));
+    return ops::embed_tokens(ids, embedding_weight_, copy_);
   }
   if (embedding_weight_.size(0) > ops::kOneHotEntries) return ops::embed_tokens(ids, embedding_weight_, dtype);
   std::vector<int64_t> sizes = ids.sizes().vec();

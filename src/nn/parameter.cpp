@@ -65,19 +65,24 @@ void find_groups(torch::nn::Module& module, const std::string& prefix, GradientG
 
 struct Reading {
   bool by_readers = true;  // only the HasComputeWeight modules that own the parameter read it
+  bool by_copies = true;   // only those, and embeddings that can read a copy
   bool head = false;       // one of them is a head
   bool is_input = false;   // an embedding reads it before all blocks
+  std::vector<Embedding*> embeddings = {};
 };
 
 // Who reads a parameter, keyed by it.
-void find_reading(const torch::nn::Module& module, std::unordered_map<const void*, Reading>& all) {
+void find_reading(torch::nn::Module& module, std::unordered_map<const void*, Reading>& all) {
   const auto* const reader = dynamic_cast<const HasComputeWeight*>(&module);
   for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
     Reading& reading = all[parameter.unsafeGetTensorImpl()];
-    reading.by_readers = reading.by_readers && reader != nullptr && reader->master_weight().is_same(parameter);
+    const bool is_reader = reader != nullptr && reader->master_weight().is_same(parameter);
+    reading.by_readers = reading.by_readers && is_reader;
     reading.head = reading.head || dynamic_cast<const LmHead*>(&module) != nullptr;
-    const auto* const embedding = dynamic_cast<const Embedding*>(&module);
+    auto* const embedding = dynamic_cast<Embedding*>(&module);
     reading.is_input = reading.is_input || (embedding != nullptr && embedding->before_blocks());
+    reading.by_copies = reading.by_copies && (is_reader || (embedding != nullptr && embedding->can_read_copy()));
+    if (embedding != nullptr) reading.embeddings.push_back(embedding);
   }
   for (const auto& child : module.children()) find_reading(*child, all);
 }
@@ -218,6 +223,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
                            .cut = cuts.of(master),
                            .sum_over_parts = cuts.sums_over_parts(master),
                            .only_compute_is_read = by.by_readers && (group != GradientReady::kNoGroup || by.head),
+                           .embeddings = by.by_copies ? by.embeddings : std::vector<Embedding*>(),
                            .gradient_is_last = by.is_input,
                            .place = flat_size_,
                            .outlined = owner != nullptr});
@@ -380,6 +386,21 @@ void ParameterSet::cast_when_read(const std::vector<Linear*>& layers) {
   forget_copies([&](const at::Tensor&, const at::Tensor& master) { return is_cast(master); });
 }
 
+void ParameterSet::copy_embeddings() {
+  if (compute_dtype_ == at::kFloat) return;
+  const at::NoGradGuard no_grad;
+  for (Parameter& parameter : parameters_) {
+    if (parameter.embeddings.empty() || parameter.fake_quantized) continue;
+    if (parameter.compute.is_same(parameter.master)) {
+      parameter.compute = parameter.master.detach().to(compute_dtype_);
+      copies_.push_back(parameter.compute);
+      copied_masters_.push_back(parameter.master);
+    }
+    for (Embedding* embedding : parameter.embeddings) embedding->read_copy(parameter.compute);
+    parameter.only_compute_is_read = true;
+  }
+}
+
 template <class IsOne>
 void ParameterSet::forget_copies(const IsOne& is_one) {
   size_t kept = 0;
@@ -394,7 +415,8 @@ void ParameterSet::forget_copies(const IsOne& is_one) {
 
 bool ParameterSet::is_overwritten(const Parameter& parameter) {
   const at::Tensor& master = parameter.master;
-  return parameter.only_compute_is_read && master.dim() == 2 && master.numel() >= ops::overwritten_elements();
+  return parameter.only_compute_is_read && parameter.embeddings.empty() && master.dim() == 2 &&
+         master.numel() >= ops::overwritten_elements();
 }
 
 void ParameterSet::zero_grad() {

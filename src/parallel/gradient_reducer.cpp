@@ -76,6 +76,7 @@ GradientReducer::GradientReducer(nn::ParameterSet& parameters, Comm& comm, const
   if (comm_.alone()) return;
   zero_ = std::min<int64_t>(options.zero, 2);
   weights_take_turns_ = options.zero == 3;
+  if (options.zero > 0) parameters.copy_embeddings();
   const at::NoGradGuard no_grad;
   cut(options);
 }

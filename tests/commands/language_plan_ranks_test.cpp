@@ -123,11 +123,13 @@ TEST(LanguagePlanOfRanks, BlocksInTurnAreCounted) {
   ASSERT_NE(run.trainer.weights(), nullptr);
   EXPECT_EQ(turns["blocks in turn"], static_cast<double>(run.trainer.weights()->buffer_bytes()));
   EXPECT_LT(turns["blocks in turn"], 0.8 * (shares["compute copies"] - turns["compute copies"]));
-  EXPECT_EQ(shares["compute copies"], whole["compute copies"]);
+  // A copy of the embedding travels, so that its masters are shares, too.
+  const int64_t embedding = run.task.parameters().all()[0].master.numel();
+  EXPECT_EQ(shares["compute copies"], whole["compute copies"] + 2 * static_cast<double>(embedding));
   EXPECT_EQ(shares["blocks in turn"], 0);
   // Shares of the masters. The embedding, whose gradient takes a turn, is padded by itself.
   EXPECT_NEAR(turns["weights"], shares["weights"], 4 * nn::ParameterSet::kGradAlignment * sizeof(float));
-  EXPECT_LT(shares["weights"], 0.5 * whole["weights"]);
+  EXPECT_LT(shares["weights"], 0.27 * whole["weights"]) << "norms alone are whole";
   EXPECT_LT(turns["gradients"], shares["gradients"]);
 }
 

@@ -55,6 +55,16 @@ MakeNet decoder(const std::function<void(models::DecoderOptions&)>& change) {
   };
 }
 
+// Entries of embeddings of which a rank has copies in bfloat16, and a share of the masters.
+constexpr int64_t kLargeVocabulary = 300;
+
+MakeNet large_decoder(bool tied) {
+  return decoder([tied](models::DecoderOptions& o) {
+    o.vocabulary = kLargeVocabulary;
+    o.tied = tied;
+  });
+}
+
 // Adapters on all layers, large enough for eight shares; `frozen`: how the blocks' weights are stored.
 MakeNet adapted(nn::WeightFormat frozen) {
   return [frozen](at::ScalarType dtype) {
@@ -78,13 +88,14 @@ MakeNet adapted(nn::WeightFormat frozen) {
   };
 }
 
-MakeNet hrm_lm(models::Bridge bridge) {
-  return [bridge](at::ScalarType dtype) {
+MakeNet hrm_lm(models::Bridge bridge, int64_t vocabulary = kVocabulary) {
+  return [=](at::ScalarType dtype) {
     models::ModernLmOptions o;
     o.lm.core = {.width = 16, .h_len = 2, .l_len = 3, .h_cycles = 2, .l_steps = 2};
     o.lm.bridge = bridge;
     o.lm.prefix_len = 3;
     o.decoder = decoder_options();
+    o.decoder.vocabulary = vocabulary;
     o.enc_layers = 3;
     o.h_layers = o.l_layers = 1;
     o.max_prompt = 16;
@@ -135,7 +146,7 @@ struct LmTraining : Stateful {
     const at::Tensor hidden = net.model->forward(in).hidden;
     const at::Tensor logits = net.model->logits(hidden).to(at::kFloat).narrow(1, 0, kLength - 1);
     const at::Tensor loss = at::cross_entropy_loss(
-        logits.reshape({-1, kVocabulary}), in.ids.narrow(1, 1, kLength - 1).reshape({-1}), {}, at::Reduction::Sum);
+        logits.reshape({-1, logits.size(-1)}), in.ids.narrow(1, 1, kLength - 1).reshape({-1}), {}, at::Reduction::Sum);
     const at::Tensor share = loss / static_cast<double>(kRows * (kLength - 1));
     if (backward) share.backward();
     return share.item<double>();
@@ -289,6 +300,9 @@ TEST_P(WeightGatherTest, HalfPrecisionIsNearOneRank) {
 INSTANTIATE_TEST_SUITE_P(Models, WeightGatherTest,
                          testing::Values(Case{"tied", decoder([](auto& o) { o.tied = true; }), 1e-6, 8},
                                          Case{"untied", decoder([](auto& o) { o.tied = false; }), 1e-6, 4},
+                                         Case{"tied_large", large_decoder(true), 1e-6, 8},
+                                         Case{"untied_large", large_decoder(false), 1e-6, 4},
+                                         Case{"hrm_large", hrm_lm(models::Bridge::prefix, kLargeVocabulary), 3e-6, 4},
                                          Case{"recompute", decoder([](auto& o) { o.recompute = true; })},
                                          Case{"norms_behind", decoder([](auto& o) { o.form.norms_behind = true; })},
                                          Case{"lora", adapted(nn::WeightFormat::f32), 1e-6, 8},
@@ -412,6 +426,32 @@ TEST(WeightGather, RanksDrawTheirOwnElements) {
     EXPECT_LT(drawn, outlined * 1.2 / kRanks) << "slices begin within rows";
     EXPECT_GT(drawn, outlined * 0.8 / kRanks);
   });
+}
+
+// Copies of a large embedding travel, of the same values as those of whole weights; shares of its masters stay.
+TEST(WeightGather, EmbeddingsAreCopied) {
+  for (const int64_t zero : {1, 2, 3}) {
+    for (const bool tied : {true, false}) {
+      const std::string what = cat("zero ", zero, tied ? ", tied" : ", untied");
+      const MakeNet make = large_decoder(tied);
+      const Result whole = trained(make, {Kind::threads, 2}, 0, 1, at::kBFloat16, /*steps=*/2);
+      const Result copied = trained(make, {Kind::threads, 2}, zero, 1, at::kBFloat16, /*steps=*/2);
+      EXPECT_EQ(copied.losses, whole.losses) << what;
+      expect_near(copied.last, whole.last, 0, what);
+      test::on_ranks({Kind::threads, 2}, [&](Comm& comm) {
+        const LmTraining run(make, comm, zero, at::kBFloat16), all(make, comm, 0, at::kBFloat16),
+            wide(make, comm, zero, at::kFloat);
+        const nn::Parameter &table = run.set.all()[0], &other = all.set.all()[0];
+        ASSERT_EQ(table.name, "model.embed_tokens.weight");
+        EXPECT_TRUE(table.only_compute_is_read);
+        EXPECT_TRUE(table.master.isnan().all().item<bool>()) << what;
+        EXPECT_TRUE(at::equal(table.compute, other.master.detach().to(at::kBFloat16))) << what;
+        EXPECT_FALSE(other.only_compute_is_read) << "without zero its master is read";
+        EXPECT_FALSE(wide.set.all()[0].only_compute_is_read) << "in float32 there is no copy";
+        EXPECT_FALSE(nn::ParameterSet::is_overwritten(table)) << "its gradient is added to";
+      });
+    }
+  }
 }
 
 // Weights, gradients and moments of a rank: its share of the blocks.

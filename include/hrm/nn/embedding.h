@@ -29,6 +29,14 @@ class Embedding : public torch::nn::Module, public HasCutParameters {
   void set_before_blocks() { before_blocks_ = true; }
   bool before_blocks() const { return before_blocks_; }
 
+  // Of a model that calls forward() with the compute dtype alone.
+  void set_rounded() { rounded_ = true; }
+  // Whether every part of the table can be read from a copy in the compute dtype, with the same results.
+  bool can_read_copy() const;
+  // From now on forward() reads this copy, of the table's sizes, and throws Error(unexpected) for another dtype.
+  // Gradients go to the table as before. Called by ParameterSet::copy_embeddings.
+  void read_copy(const at::Tensor& copy) { copy_ = copy; }
+
   const at::Tensor& weight() const { return embedding_weight_; }
   const ParameterCut& cut() const { return cut_; }
   std::vector<std::pair<at::Tensor, ParameterCut>> cut_parameters() const override;
@@ -37,8 +45,8 @@ class Embedding : public torch::nn::Module, public HasCutParameters {
   at::Tensor look_up(const at::Tensor& ids, at::ScalarType dtype) const;
 
   ParameterCut cut_;
-  bool before_blocks_ = false;
-  at::Tensor embedding_weight_;
+  bool before_blocks_ = false, rounded_ = false;
+  at::Tensor embedding_weight_, copy_;
 };
 
 }  // namespace hrm::nn

@@ -19,6 +19,7 @@
 
 namespace hrm::nn {
 
+class Embedding;
 class Linear;
 
 // A module whose weight GEMMs read. ParameterSet::build passes it the compute copy. Before that, or when computing in
@@ -87,9 +88,11 @@ struct Parameter {
   // Whether its gradient is a partial sum, which is to be added over the parts. All parts hold the same values of such
   // a parameter, so norms count it once.
   bool sum_over_parts = false;
-  // Whether passes read `compute` alone: the parameter is the weight of a linear layer of a block or of an untied head.
-  // Of the master they then use shape, dtype and gradient.
+  // Whether passes read `compute` alone: the parameter is the weight of a linear layer of a block, of an untied head
+  // or, after copy_embeddings(), a table of embeddings. Of the master they then use shape, dtype and gradient.
   bool only_compute_is_read = false;
+  // The embeddings that look up its rows, if passes could read a copy alone (ParameterSet::copy_embeddings).
+  std::vector<Embedding*> embeddings = {};
   // Whether its gradient is complete after those of all groups (Embedding::before_blocks).
   bool gradient_is_last = false;
   // Where its gradient begins in the flat vector.
@@ -157,6 +160,11 @@ class ParameterSet {
   // module may read these masters. Does nothing for layers that read their masters. Call as fake_quantize(), not
   // besides it.
   void cast_when_read(const std::vector<Linear*>& layers);
+
+  // Large embeddings that are read rounded to the compute dtype (Embedding::can_read_copy) read a copy from now on,
+  // with the same results, and tied heads the same one. For optimizers that keep shards of masters:
+  // only_compute_is_read is then true of these tables. Does nothing in float32. Call before anything stores addresses.
+  void copy_embeddings();
 
   const std::vector<Parameter>& all() const { return parameters_; }
   int64_t count() const { return count_; }

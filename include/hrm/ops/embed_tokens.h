@@ -12,6 +12,10 @@ namespace hrm::ops {
 // the current stream; can be captured. Throws c10::Error that names the shapes.
 at::Tensor embed_tokens(const at::Tensor& ids, const at::Tensor& table, at::ScalarType dtype);
 
+// The same, of a copy of the table in another dtype: x = copy[ids], in the dtype of `copy` (V, D). The gradient goes to
+// table.grad(); of `table` neither values nor storage are read.
+at::Tensor embed_tokens(const at::Tensor& ids, const at::Tensor& table, const at::Tensor& copy);
+
 // The backward pass: grad_table[ids[i]] += grad_x[i]. grad_table: (V, D) float32 (float64 for float64), contiguous.
 // grad_x: (..., D) of any floating-point dtype. ids: (...).
 void embed_tokens_backward_(const at::Tensor& grad_table, const at::Tensor& grad_x, const at::Tensor& ids);

@@ -41,6 +41,7 @@ struct PlanInput {
   int64_t frozen_parameters = 0;           // values beside them
   double frozen_bytes = 0;                 // of these, in the dtype or format that they are kept in
   int64_t copied_parameters = 0;           // of all, values with a copy in the compute dtype
+  int64_t copied_embeddings = 0;           // with one where the optimizer keeps shards (ParameterSet::copy_embeddings)
   int64_t fp8_parameters = 0;              // values of the weights that fp8 recursions or blocks read
   double fp8_share = 0;                    // of the values of all linear layers that fp8 blocks could read
   int64_t fp8_transposed = 0;              // of fp8_parameters, of blocks: those that are kept transposed, too

@@ -7,6 +7,7 @@
 #include "commands/plan/ranks.h"
 #include "hrm/base/error.h"
 #include "hrm/nn/cut.h"
+#include "hrm/nn/embedding.h"
 #include "hrm/nn/linear.h"
 #include "hrm/runtime/precision.h"
 #include "hrm/train/batch_split.h"
@@ -46,7 +47,8 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro, const Sharded
   }
   const bool fp8_blocks = c.precision.blocks == config::BlockPrecision::fp8;
   if (size < 4) {
-    memory.add("compute copies", size * (static_cast<double>(in.copied_parameters - in.cast_parameters()) - turning),
+    const int64_t copied = in.copied_parameters - in.cast_parameters() + (sharded ? in.copied_embeddings : 0);
+    memory.add("compute copies", size * (static_cast<double>(copied) - turning),
                in.cast_parameters() > 0 ? "what the products outside of 8 bits read" : "what the products read");
   }
   if (c.precision.recursions == config::RecursionPrecision::fp8) {
@@ -114,6 +116,7 @@ PlanInput make_plan_input(const config::Config& config, std::shared_ptr<const ta
 void count_parameters(const tasks::ModelOutline& outline, PlanInput& input) {
   torch::nn::Module& model = *outline.model;
   input.parameters = input.frozen_parameters = input.copied_parameters = input.uncut_parameters = 0;
+  input.copied_embeddings = 0;
   input.frozen_bytes = 0;
   input.muon_matrices.clear();
   input.fp8_parameters = outline.fp8_parameters;
@@ -147,6 +150,12 @@ void count_parameters(const tasks::ModelOutline& outline, PlanInput& input) {
     if (reader == nullptr || reader->master_weight().scalar_type() != at::kFloat) continue;
     if (!copied.insert(reader->master_weight().unsafeGetTensorImpl()).second) continue;
     input.copied_parameters += reader->master_weight().numel();
+  }
+  for (const auto& module : model.modules()) {
+    const auto* embedding = dynamic_cast<const nn::Embedding*>(module.get());
+    if (embedding == nullptr || !embedding->can_read_copy() || !embedding->weight().requires_grad()) continue;
+    if (!copied.insert(embedding->weight().unsafeGetTensorImpl()).second) continue;
+    input.copied_embeddings += embedding->weight().numel();
   }
 }
 

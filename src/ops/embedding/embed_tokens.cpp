@@ -48,17 +48,18 @@ at::Tensor look_up(const at::Tensor& ids, const at::Tensor& table, at::ScalarTyp
 }
 
 struct EmbedTokens : torch::autograd::Function<EmbedTokens> {
+  // read: the table, or a copy of it in `dtype`.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ids, const at::Tensor& table,
-                            const at::Tensor& grad_table, at::ScalarType dtype) {
+                            const at::Tensor& grad_table, const at::Tensor& read, at::ScalarType dtype) {
     ctx->save_for_backward({ids});
     ctx->saved_data["grad_table"] = grad_table;  // no saved variable: each use of the table adds to it in place
-    return look_up(ids, table, dtype);
+    return read.is_same(table) ? look_up(ids, table, dtype) : at::embedding(read, ids);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "hrm::embed_tokens has no second derivative");
     embed_tokens_backward_(ctx->saved_data["grad_table"].toTensor(), grads[0], ctx->get_saved_variables()[0]);
-    return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -71,7 +72,15 @@ void embed_tokens_backward_cpu(const at::Tensor& grad_table, const at::Tensor& g
 
 at::Tensor embed_tokens(const at::Tensor& ids, const at::Tensor& table, at::ScalarType dtype) {
   if (!at::GradMode::is_enabled() || !table.requires_grad()) return look_up(ids, table, dtype);
-  return EmbedTokens::apply(ids, table, gradient_buffer(table), dtype);
+  return EmbedTokens::apply(ids, table, gradient_buffer(table), table, dtype);
+}
+
+at::Tensor embed_tokens(const at::Tensor& ids, const at::Tensor& table, const at::Tensor& copy) {
+  TORCH_CHECK(copy.sizes() == table.sizes() && !copy.requires_grad(),
+              "hrm::embed_tokens: the copy must have the table's sizes ", table.sizes(), " and no gradient, got ",
+              copy.sizes());
+  if (!at::GradMode::is_enabled() || !table.requires_grad()) return at::embedding(copy, ids);
+  return EmbedTokens::apply(ids, table, gradient_buffer(table), copy, copy.scalar_type());
 }
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {

@@ -15,7 +15,13 @@ inline void expect_good_embed_tokens(const at::Tensor& ids, int64_t entries, int
   table.mutable_grad() = at::full_like(table, 0.5).detach();
   const at::Tensor x = embed_tokens(ids, table, dtype);
   expect_same_bits(x.detach(), table.detach().index_select(0, ids.to(at::kLong)).to(dtype), what);
+  const at::Tensor copy = table.detach().to(dtype), leaf = at::empty_like(table).detach().requires_grad_();
+  leaf.mutable_grad() = table.grad().clone();
+  const at::Tensor of_copy = embed_tokens(ids, leaf, copy);
+  expect_same_bits(of_copy.detach(), x.detach(), what + ", of a copy");
+  of_copy.backward(grad);
   x.backward(grad);
+  expect_same_bits(leaf.grad(), table.grad(), what + ", gradient of a copy");
   const auto sums = [&](at::ScalarType type) {
     return at::full({entries, width}, 0.5, at::device(device).dtype(type))
         .index_add(0, ids.to(at::kLong), grad.to(type));

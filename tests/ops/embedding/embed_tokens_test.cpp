@@ -26,6 +26,10 @@ TEST(EmbedTokens, BadInputIsNamed) {
   expect_message(message(table, at::zeros({3, 4}), ids), {"hrm::embed_tokens_backward_", "[3, 4]", "[2]"});
   expect_message(message(table.to(at::kHalf), at::zeros({2, 4}), ids), {"hrm::embed_tokens_backward_", "Half"});
   expect_message(message(table, at::zeros({2, 4}), ids.to(at::kFloat)), {"hrm::embed_tokens_backward_", "int32"});
+  expect_message(error_of([&] {
+                   embed_tokens(ids, table, at::zeros({2, 4}, at::kHalf));
+                 }),
+                 {"hrm::embed_tokens", "[3, 4]", "[2, 4]"});
 }
 
 }  // namespace
