@@ -824,6 +824,9 @@ class Test:
                 "--bandwidths", str(file), "train.global_batch_size=384"]
         refused = subprocess.run(plan, capture_output=True, text=True)
         check(refused.returncode == 2 and "measured between CPUs (gloo)" in refused.stderr, f"plan says {refused}")
+        # On a busy machine the times of these few bytes may say nothing of bandwidth.
+        for row in rows:
+            row["time_us"] = 20 + 1e-3 * row["bytes"]
         file.write_text(json.dumps(dict(result, transport="nccl", device="NVIDIA H200")))
         planned = subprocess.run([*plan, "--json", str(self.work / "plan.json")], capture_output=True, text=True)
         check(planned.returncode == 0 and "measured, 3 ranks on 1 node" in planned.stdout, f"plan says {planned}")
