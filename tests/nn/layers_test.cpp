@@ -10,6 +10,7 @@
 #include "hrm/nn/embedding.h"
 #include "hrm/nn/init.h"
 #include "hrm/ops/embed.h"
+#include "support/expect_error.h"
 
 namespace hrm::nn {
 namespace {
@@ -128,6 +129,30 @@ TEST(Embedding, SumsInFloat32) {
     EXPECT_EQ(largest(embedding.weight().grad()[2], at::full({4}, 4096 * (1 + 0x1p-7))), 0);
     EXPECT_EQ(embedding.weight().grad().narrow(0, 0, 2).abs().sum().item<double>(), 0);
   }
+}
+
+TEST(Embedding, ReadsACopyInOneDtype) {
+  const auto can = [](int64_t entries, const Cut& cut) {
+    Embedding embedding(entries, 4, at::kCPU, "weight", cut);
+    EXPECT_FALSE(embedding.can_read_copy()) << "the model may read it in float32";
+    embedding.set_rounded();
+    return embedding.can_read_copy();
+  };
+  EXPECT_FALSE(can(ops::kOneHotEntries, {}));
+  EXPECT_TRUE(can(ops::kOneHotEntries + 1, {}));
+  // All parts agree, also the last one, which may have fewer rows.
+  for (const int64_t part : {0, 1}) {
+    EXPECT_FALSE(can(2 * ops::kOneHotEntries + 1, {.part = part, .parts = 2}));
+    EXPECT_TRUE(can(2 * ops::kOneHotEntries + 2, {.part = part, .parts = 2}));
+  }
+
+  Embedding embedding(300, 8, at::kCPU);
+  init_parameters(embedding, 0);
+  const at::Tensor ids = at::randint(0, 300, {4, 6}, at::kInt), want = embedding.forward(ids, at::kBFloat16);
+  embedding.read_copy(embedding.weight().detach().to(at::kBFloat16));
+  EXPECT_TRUE(at::equal(embedding.forward(ids, at::kBFloat16), want));
+  test::expect_error(ExitCode::unexpected, {"BFloat16", "is read in Float"},
+                     [&] { embedding.forward(ids, at::kFloat); });
 }
 
 at::Tensor plain_norm(const at::Tensor& h, double eps) {

@@ -454,6 +454,37 @@ TEST(WeightGather, EmbeddingsAreCopied) {
   }
 }
 
+// A Mamba2 encoder reads its embedding in float32, so every rank keeps the masters of that one.
+TEST(WeightGather, EmbeddingsReadInFloat32AreNot) {
+  const MakeNet make = [](at::ScalarType dtype) {
+    models::ModernLmOptions o;
+    o.lm.core = {.width = 16, .h_len = 2, .l_len = 3, .h_cycles = 2, .l_steps = 2};
+    o.lm.prefix_len = 3;
+    o.decoder = decoder_options();
+    o.decoder.vocabulary = kLargeVocabulary;
+    o.encoder = models::EncoderKind::mamba2;
+    o.mamba2 = {.head_dim = 8, .state = 4, .groups = 2, .chunk = 4};
+    o.enc_layers = o.h_layers = o.l_layers = 1;
+    o.max_prompt = 16;
+    const auto model = models::make_modern_lm(o, at::kCPU);
+    model->initialise(/*seed=*/3, dtype);
+    return Net{.model = model, .prompted = true};
+  };
+  const Result whole = trained(make, {Kind::threads, 2}, 0, 1, at::kBFloat16, /*steps=*/2);
+  const Result copied = trained(make, {Kind::threads, 2}, 1, 1, at::kBFloat16, /*steps=*/2);
+  EXPECT_EQ(copied.losses, whole.losses);
+  expect_near(copied.last, whole.last, 0, "mamba2");
+  test::on_ranks({Kind::threads, 2}, [&](Comm& comm) {
+    const LmTraining run(make, comm, 1, at::kBFloat16);
+    std::map<std::string, bool> read;
+    for (const nn::Parameter& parameter : run.set.all()) {
+      if (parameter.name.ends_with("embed_tokens.weight")) read[parameter.name] = parameter.only_compute_is_read;
+    }
+    ASSERT_EQ(read.size(), 2U);
+    for (const auto& [name, copy] : read) EXPECT_EQ(copy, name.starts_with("dec")) << name;
+  });
+}
+
 // Weights, gradients and moments of a rank: its share of the blocks.
 TEST(WeightGather, RanksHoldShares) {
   test::on_ranks({Kind::threads, 4}, [&](Comm& comm) {

@@ -190,9 +190,8 @@ Plan make_plan(const PlanInput& in) {
       cat("ops.backend=fused on an ", in.gpu.name, " (", in.gpu.flops / 1e12, " TFLOP/s, ", in.gpu.bytes_per_s / 1e12,
           " TB/s, ", std::lround(in.gpu.memory_bytes / 1e9), " GB by its data sheet)"),
       cat(in.model->shares(), ", memory ", tasks::percent(tasks::kMemoryShare), " of its bytes per second"),
-      cat("the allocator reserves 0.5 % and 100 MiB more than the tensors take; the CUDA context and the libraries' "
-          "code "
-          "take ",
+      cat("the allocator reserves 0.5 % and 100 MiB more than the tensors take; the CUDA context and the code of "
+          "libraries take ",
           std::lround(tasks::kContext / (1 << 20)), " MiB"),
       "evaluation with its own batch, of which the carry and the answers stay until the run ends, and other programs "
       "on the GPU are not counted",
