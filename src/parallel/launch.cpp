@@ -15,7 +15,8 @@ namespace hrm::parallel {
 namespace {
 
 constexpr int kMostRanks = 1 << 20;
-constexpr int kFirstPort = 20000, kPorts = 20000;
+// Up to where Linux gives ports to connections (net.ipv4.ip_local_port_range), one of which could have it.
+constexpr int kFirstPort = 20000, kPorts = 32768 - kFirstPort;
 
 // Slurm numbers steps that srun did not start (interactive, batch script, extern, pending) from here on.
 constexpr uint64_t kFirstSpecialStep = 0xfffffffa;

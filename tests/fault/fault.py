@@ -14,7 +14,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,8 @@ import traceback
 import ready
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from free_port import free_port  # noqa: E402
 LIBC = ctypes.CDLL(None, use_errno=True)
 SAMPLES = 32  # of the training set: 8 steps of 4 are an epoch
 
@@ -69,9 +70,7 @@ class Run:
         base.update(environment or {})
         line = [campaign.binary, "train", *arguments, f"run.dir={self.folder}", "run.name=run", *settings, *more,
                 *campaign.args.overrides]
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = str(s.getsockname()[1])
+        port = str(free_port())
         Run.started = [run for run in Run.started if run.alive()] + [self]
         for rank in range(ranks):
             own = dict(base)

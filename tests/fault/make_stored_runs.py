@@ -12,12 +12,13 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from free_port import free_port  # noqa: E402
 STEPS, KEPT = 12, 6
 
 RUN = {
@@ -122,9 +123,7 @@ def make_data(kind, binary, folder):
 
 
 def train(binary, folder, ranks):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
+    port = str(free_port())
     processes = []
     for rank in range(ranks):
         own = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")

@@ -68,6 +68,8 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from free_port import free_port  # noqa: E402
 
 SMALL = [
     "data.augmentation=sudoku", "model.hidden_size=64", "model.num_heads=2", "model.H_layers=1", "model.L_layers=1",
@@ -100,12 +102,6 @@ def fail(text):
 def check(condition, text):
     if not condition:
         fail(text)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Ranks:

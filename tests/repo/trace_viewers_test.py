@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(ROOT / "scripts/lib"))
+sys.path.insert(0, str(ROOT / "tests/support"))
+from free_port import free_port  # noqa: E402
 import kernel_profile  # noqa: E402
 import trace_check  # noqa: E402
 import trace_samples  # noqa: E402
@@ -47,9 +48,7 @@ def has_hta():
 
 def record(program, folder):
     """Two ranks on the CPU."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     head = (ROOT / "data/sudoku/train_17clue_1k.csv").read_text().splitlines(keepends=True)[:41]
     (folder / "data.csv").write_text("".join(head))
     small = ["H_layers=1", "L_layers=1", "H_cycles=1", "L_cycles=1", "halt_max_steps=2", "hidden_size=32", "num_heads=2"]

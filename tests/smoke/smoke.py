@@ -14,7 +14,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,8 @@ import entries
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/fault"))
 import ready  # noqa: E402
+sys.path.insert(0, str(ROOT / "tests/support"))
+from free_port import free_port  # noqa: E402
 
 
 def shrink_table():
@@ -93,9 +94,7 @@ class Smoke:
         return abs(one - two) / one
 
     def on_two_ranks(self, steps):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = free_port()
         args = [*self.train_args(steps), "run.name=two", "train.checkpoint_every=0", "parallel.timeout_s=60"]
         logs = [open(self.work / f"rank_{rank}.txt", "w+") for rank in (0, 1)]
         with open(os.devnull) as nothing:

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -25,17 +26,21 @@ namespace hrm::test {
 // same time.
 inline const bool kNoFlightRecorder = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1) == 0;
 
-// Asked of the kernel; free for long enough.
+// On which nobody listens, and that Linux gives to no connection (as tests/support/free_port.py).
 inline int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
+  static std::minstd_rand random{std::random_device{}()};
+  for (int tries = 0; tries < 10000; ++tries) {
+    const int port = 10000 + static_cast<int>(random() % 10000), fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    const bool free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    close(fd);
+    if (free) return port;
+  }
+  ADD_FAILURE() << "no port is free";
+  return 0;
 }
 
 inline parallel::Launch launch_of(int rank, int ranks, int port) {

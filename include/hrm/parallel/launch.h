@@ -43,7 +43,7 @@ using Environment = std::function<const char*(const char* name)>;
 // is missing, not a number or contradicts another.
 //
 // Without MASTER_ADDR and MASTER_PORT: with Slurm, its first node and a port made of the job's and the step's number
-// (20000 to 39999); with mpirun on one node, 127.0.0.1 and a port made of the job's name.
+// (20000 to 32767); with mpirun on one node, 127.0.0.1 and a port made of the job's name.
 //
 // Sources: the variables that `torchrun --help`, srun(1) and Open MPI's documentation name.
 Launch detect_launch(const Environment& environment);
