@@ -24,8 +24,8 @@ inline double reserved_bytes(double tensors) {
   return 1.005 * tensors + 100.0 * (1 << 20);
 }
 inline constexpr double kContext = 800.0 * (1 << 20);
-// Of one of NCCL's communicators: 2.28.9, two ranks of a host. A mesh of one had 0.75 GiB more in use than a rank
-// alone, a mesh of two 1.75 GiB.
+// Of each communicator of NCCL 2.28.9, with two ranks of a host. A rank with one had 0.75 GiB more in use than a rank
+// alone, one with two 1.75 GiB.
 inline constexpr double kCommBytes = 850.0 * (1 << 20);
 
 // Of language models. Fractions of the data sheet's FLOP/s, from the step of the plain decoder in
