@@ -57,8 +57,9 @@ TEST(Plan, OfSeveralRanks) {
                                          "--vocab-size", "11",       "--ranks", "1,8,64", "--json", file.string()};
   const Result result = run(plan);
   ASSERT_EQ(result.code, 0) << result.err;
-  for (const char* part : {"memory of a rank", "hidden by computing", "= step", "efficiency",
-                           "collectives of a step with 64 ranks", "data sheet of the H200, NVLink", "400 Gbit/s"}) {
+  for (const char* part :
+       {"memory of a rank", "of it NCCL's", "NCCL takes 850 MiB for each communicator", "hidden by computing", "= step",
+        "efficiency", "collectives of a step with 64 ranks", "data sheet of the H200, NVLink", "400 Gbit/s"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
   }
   const json out = json::parse(read(file));
@@ -66,6 +67,8 @@ TEST(Plan, OfSeveralRanks) {
   EXPECT_EQ(out.at("batch"), "of all ranks");
   const json &one = out.at("plans")[0], &eight = out.at("plans")[1], &all = out.at("plans")[2];
   EXPECT_EQ(one.at("calls"), 0);
+  EXPECT_EQ(one.at("nccl_bytes"), 0);
+  EXPECT_EQ(eight.at("nccl_bytes"), 850 << 20);
   EXPECT_EQ(eight.at("samples_per_rank"), 48);
   EXPECT_EQ(eight.at("network_bytes"), 0);
   EXPECT_EQ(all.at("nodes"), 8);
