@@ -105,8 +105,11 @@ TEST(Launch, Torchrun) {
 TEST(Launch, OpenMpi) {
   const Launch launch = launch_in(kOpenMpi);
   expect_place(launch, Launcher::open_mpi, {1, 4, 1, 4, 0, 1}, "127.0.0.1");
-  EXPECT_GE(launch.port, 20000);
-  EXPECT_LT(launch.port, 32768) << "connections have those from here on";
+  for (int job = 0; job < 200; ++job) {
+    const int port = launch_in(with(kOpenMpi, {{"PMIX_NAMESPACE", std::to_string(job)}})).port;
+    EXPECT_GE(port, 20000) << job;
+    EXPECT_LT(port, 32768) << job << ": connections have those from here on";
+  }
   EXPECT_EQ(launch_in(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "3"}})).port, launch.port) << "all ranks have one port";
   EXPECT_NE(launch_in(with(kOpenMpi, {{"PMIX_NAMESPACE", "1234568"}})).port, launch.port) << "another job, another";
   const Map nodes = with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "3"}});

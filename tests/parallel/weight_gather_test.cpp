@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <limits>
@@ -15,6 +16,7 @@
 #include "hrm/models/decoder_lm.h"
 #include "hrm/models/hrm_lm.h"
 #include "hrm/nn/lora.h"
+#include "hrm/ops/stale_gradient.h"
 #include "hrm/optim/groups.h"
 #include "hrm/parallel/parameter_shards.h"
 #include "support/expect_error.h"
@@ -430,6 +432,11 @@ TEST(WeightGather, RanksDrawTheirOwnElements) {
 
 // Copies of a large embedding travel, of the same values as those of whole weights; shares of its masters stay.
 TEST(WeightGather, EmbeddingsAreCopied) {
+  struct SmallOnesToo {  // gradients of products are overwritten, however small
+    ~SmallOnesToo() { ops::set_overwritten_elements(before); }
+    int64_t before = ops::overwritten_elements();
+  } const restored;
+  ops::set_overwritten_elements(1);
   for (const int64_t zero : {1, 2, 3}) {
     for (const bool tied : {true, false}) {
       const std::string what = cat("zero ", zero, tied ? ", tied" : ", untied");
@@ -449,6 +456,7 @@ TEST(WeightGather, EmbeddingsAreCopied) {
         EXPECT_FALSE(other.only_compute_is_read) << "without zero its master is read";
         EXPECT_FALSE(wide.set.all()[0].only_compute_is_read) << "in float32 there is no copy";
         EXPECT_FALSE(nn::ParameterSet::is_overwritten(table)) << "its gradient is added to";
+        EXPECT_GT(std::count_if(run.set.all().begin(), run.set.all().end(), nn::ParameterSet::is_overwritten), 4);
       });
     }
   }
